@@ -1,0 +1,213 @@
+"""One line of a JSONL file <-> one entry: strict when writing, tolerant when reading.
+
+Writing gives the bytes of JavaScript's `JSON.stringify` for the same entry, except for the notation of
+some floats (`1.0`, `1e-07`), whose value is kept. Reading takes everything that is a valid entry, by
+whoever wrote it; what is not is called corrupt and left to others to skip and count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final, NoReturn, TypeGuard
+
+import msgspec
+
+from gotong_memfile.layout import MemoryKind
+from gotong_memfile.models import Json, MemoryEntry
+
+MAX_NESTING: Final = 200
+"""The deepest nesting of arrays and objects in a line, the entry itself included.
+
+Python's JSON decoder recurses, and its limit differs by version: a fixed number keeps a file readable on
+all of them, also from code that is deep in a recursion of its own.
+"""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_SURROGATES: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
+_NESTING_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
+_HAS_CONTENT: Final = re.compile(rb"[^ \t\r\n]")
+
+
+class RawEntry(msgspec.Struct, frozen=True, gc=False):
+    """A valid line, decoded but not yet a model: reading makes models only of what it returns."""
+
+    id: str
+    kind: str
+    text: str
+    ts: int | float
+    meta: dict[str, Any] | None = None
+
+    def model(self) -> MemoryEntry:
+        """The entry as the public model."""
+        kind: Any = self.kind
+        return MemoryEntry(id=self.id, kind=kind, text=self.text, ts=self.ts, meta=self.meta)
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode_quickly: Final = msgspec.json.Decoder(RawEntry).decode
+_decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_patiently: Final = json.JSONDecoder(parse_constant=_reject_constant).decode
+_encode: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def is_blank(line: bytes) -> bool:
+    """Whether a line holds nothing but white space and a BOM, and so is neither entry nor damage."""
+    return _HAS_CONTENT.search(line.removeprefix(_BOM)) is None
+
+
+def decode_line(line: bytes, kind: MemoryKind) -> RawEntry | None:
+    """The entry in `line` of the file of `kind`, or None when the line is corrupt.
+
+    `line` may have its end of line, a carriage return before it, and a BOM before its start.
+
+    >>> decode_line(b'{"id":"a","kind":"working","text":"step 1","ts":5}', "working").text
+    'step 1'
+    >>> decode_line(b'{"id":"a","kind":"working","te', "working") is None
+    True
+    """
+    line = line.removeprefix(_BOM)
+    if _too_deep(line):
+        return None
+    try:
+        if not line.isascii():
+            line.decode()
+        entry = _decode_quickly(line)
+    except UnicodeDecodeError:
+        return None
+    except msgspec.DecodeError:
+        # The quick decoder knows no lone surrogates and no floats beyond a double: JavaScript does.
+        fields = _decode_object(line)
+        if fields is None or not _is_entry(fields):
+            return None
+        entry = RawEntry(fields["id"], fields["kind"], fields["text"], fields["ts"], fields.get("meta"))
+    return entry if entry.kind == kind and entry.text else None
+
+
+def _decode_object(line: bytes) -> Json | None:
+    try:
+        value = _decode_patiently(line.decode())
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_entry(fields: Json) -> bool:
+    ts = fields.get("ts")
+    return (
+        isinstance(fields.get("id"), str)
+        and isinstance(fields.get("kind"), str)
+        and isinstance(fields.get("text"), str)
+        and _is_number(ts)
+        and math.isfinite(ts)
+        and isinstance(fields.get("meta"), dict | None)
+    )
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _too_deep(line: bytes) -> bool:
+    if line.count(b"{") + line.count(b"[") <= MAX_NESTING:
+        return False
+    depth = 0
+    for token in _NESTING_TOKENS.finditer(line):
+        opener = token[0]
+        if opener in b"[{":
+            depth += 1
+            if depth > MAX_NESTING:
+                return True
+        elif opener in b"]}":
+            depth -= 1
+    return False
+
+
+# -- writing ---------------------------------------------------------------------------------------------
+
+
+def encode_entry(entry: MemoryEntry) -> bytes:
+    """The line, end of line included, of an entry: keys in the order `id, kind, text, ts, meta`.
+
+    >>> encode_entry(MemoryEntry(id="a", kind="working", text="cut \\ud83d", ts=5))
+    b'{"id":"a","kind":"working","text":"cut \\\\ud83d","ts":5}\\n'
+    """
+    return encode_line(
+        string_json(entry.id), entry.kind, string_json(entry.text), entry.ts, object_json(entry.meta)
+    )
+
+
+def encode_line(id_json: str, kind: MemoryKind, text_json: str, ts: float, meta_json: str | None) -> bytes:
+    """The line of an entry whose strings and meta are JSON text already."""
+    meta = "" if meta_json is None else f',"meta":{meta_json}'
+    return f'{{"id":{id_json},"kind":"{kind}","text":{text_json},"ts":{ts!r}{meta}}}\n'.encode()
+
+
+def encode_patched(line: bytes, entry: RawEntry, patch: Json) -> bytes | None:
+    """`line` with `patch` merged into its meta, or None when that changes nothing.
+
+    All other values, those of unknown keys too, keep the bytes that they have in `line`.
+    Requires: `decode_line` found `entry` in `line`, and `patch` came from `checked_meta`.
+    """
+    merged = {**(entry.meta or {}), **patch}
+    if entry.meta is not None and _encode(entry.meta) == _encode(merged):
+        return None
+    line = line.removeprefix(_BOM)
+    try:
+        fields: dict[str, bytes] = {name: bytes(value) for name, value in _decode_raw(line).items()}
+    except msgspec.DecodeError:
+        patient: Json = _decode_patiently(line.decode())
+        fields = {name: _well_formed(_encode(value)).encode() for name, value in patient.items()}
+    fields["meta"] = _well_formed(_encode(merged)).encode()
+    return b"{%b}\n" % b",".join(
+        b"%b:%b" % (string_json(name).encode(), value) for name, value in fields.items()
+    )
+
+
+def encode_document(value: Json) -> bytes:
+    """A JSON object as `JSON.stringify(value, null, 2)` writes it: the form of `meta.json`."""
+    return _well_formed(json.dumps(value, ensure_ascii=False, indent=2)).encode()
+
+
+def decode_document(data: bytes) -> Json | None:
+    """The JSON object in `data`, or None when there is none."""
+    return None if _too_deep(data) else _decode_object(data.removeprefix(_BOM))
+
+
+def as_utf16(value: str) -> str:
+    """`value` as JavaScript sees it: two halves of a character side by side are that character."""
+    if value.isascii():
+        return str(value)
+    return _SURROGATES.sub(lambda found: _pair(found[0]), str(value))
+
+
+def string_json(value: str) -> str:
+    """A string as JSON text."""
+    return _well_formed(_encode(value))
+
+
+def object_json(value: Json | None) -> str | None:
+    """A JSON object as JSON text; None for None."""
+    return None if value is None else _well_formed(_encode(value))
+
+
+def _well_formed(encoded: str) -> str:
+    """JSON text with lone surrogates escaped, as `JSON.stringify` does since ES2019."""
+    if encoded.isascii():
+        return encoded
+    return _SURROGATES.sub(
+        lambda found: _pair(found[0]) if len(found[0]) == 2 else f"\\u{ord(found[0]):04x}", encoded
+    )
+
+
+def _pair(found: str) -> str:
+    return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -1,0 +1,133 @@
+"""The lock that keeps writers of other processes on this host out while one of them writes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from gotong_memfile import fileio
+from gotong_memfile.config import StoreOptions
+from gotong_memfile.errors import LockTimeoutError, StorageError
+from gotong_memfile.layout import OwnerPaths
+
+_NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
+"""What file systems without locks answer: many network and FUSE mounts."""
+
+_FIRST_WAIT: Final = 0.001
+_LONGEST_WAIT: Final = 0.05
+
+
+class ProcessLock:
+    """An exclusive lock of one owner between the processes of one host.
+
+    Callers may rely on: two processes never hold it at once, on a local file system; a process that dies
+    gives it up. They may not rely on it between hosts, nor on file systems without locks (one warning, and
+    work goes on), nor for threads: the owner's queue serializes those.
+
+    Each holding opens the lock file anew, so nothing is shared with a forked child for longer than that.
+    """
+
+    def __init__(self, paths: OwnerPaths, logger: logging.Logger) -> None:
+        self._paths = paths
+        self._logger = logger
+        self._unsupported = False
+
+    @contextlib.contextmanager
+    def held(self, options: StoreOptions) -> Iterator[None]:
+        """Hold the lock for the `with` block.
+
+        Raises `LockTimeoutError` after `options.lock_timeout` seconds, `StorageError` when the lock file
+        cannot be made, such as in a directory that is read-only.
+        """
+        if self._unsupported or not options.process_lock:
+            yield
+            return
+        with contextlib.ExitStack() as stack:
+            file = self._locked_file(options)
+            if file is not None:
+                stack.callback(_unlock_and_close, file)
+            yield
+
+    def _locked_file(self, options: StoreOptions) -> fileio.File | None:
+        """The lock file, open and locked, or None where the file system knows no locks."""
+        give_up = time.monotonic() + options.lock_timeout
+        wait = _FIRST_WAIT
+        while True:
+            file = self._open(options)
+            try:
+                if self._try_lock(file) and self._is_current(file):
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            file.close()
+            if self._unsupported:
+                return None
+            if time.monotonic() >= give_up:
+                raise LockTimeoutError(
+                    f"another process has held {self._paths.write_lock!r} for {options.lock_timeout:g} s; "
+                    "find it with `fuser`, or wait longer with a greater lock_timeout"
+                )
+            time.sleep(min(wait, max(0.0, give_up - time.monotonic())))
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _open(self, options: StoreOptions) -> fileio.File:
+        path = self._paths.write_lock
+        while True:
+            for directory in self._paths.lock_directories:
+                if not fileio.is_directory(directory):
+                    fileio.make_directory(directory, options.directory_mode)
+            # Locks need a descriptor that may write, on network mounts at least.
+            with contextlib.suppress(FileNotFoundError):
+                return fileio.open_for_overwriting(path)
+            with contextlib.suppress(FileExistsError):
+                return fileio.create(path, options.file_mode)
+
+    def _try_lock(self, file: fileio.File) -> bool:
+        # portalocker takes as long to import as this whole package: only writers pay for it.
+        import portalocker  # noqa: PLC0415
+
+        try:
+            portalocker.lock(file.descriptor, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        except portalocker.AlreadyLocked:
+            return False
+        except portalocker.LockException as error:
+            cause = error.args[0] if error.args else None
+            if not isinstance(cause, OSError):
+                raise StorageError(
+                    f"cannot lock {file.path!r}: {error}; process_lock=False does without"
+                ) from error
+            if cause.errno not in _NO_LOCKS:
+                raise StorageError.from_os_error("lock", file.path, cause) from error
+            self._unsupported = True
+            self._logger.warning(
+                "%r is on a file system without locks (%s): going on without; do not write to %s/%s from "
+                "several processes at once",
+                file.path,
+                cause.strerror,
+                self._paths.owner_kind,
+                self._paths.owner_id,
+            )
+            return False
+        return True
+
+    @staticmethod
+    def _is_current(file: fileio.File) -> bool:
+        """Whether others would lock this same file: somebody may have cleaned `.locks` by hand."""
+        found = fileio.status(file.path)
+        return found is not None and os.path.samestat(found, file.status())
+
+
+def _unlock_and_close(file: fileio.File) -> None:
+    import portalocker  # noqa: PLC0415
+
+    try:
+        # Closing alone would not do: a child forked meanwhile shares the descriptor.
+        portalocker.unlock(file.descriptor)
+    finally:
+        file.close()
