@@ -1,0 +1,397 @@
+"""The verbs: one owner's memory, as agents use it."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gotong_memfile.codec import RawEntry, as_utf16
+from gotong_memfile.config import MemoryFileConfig, StoreOptions
+from gotong_memfile.draft import Draft, checked_id, checked_meta, draft, drafts_of
+from gotong_memfile.errors import (
+    HandleClosedError,
+    InvalidEntryError,
+    InvalidQueryError,
+    KindNotAllowedError,
+    MemoryFileError,
+)
+from gotong_memfile.layout import MemoryKind
+from gotong_memfile.models import (
+    LIST_DEFAULT,
+    RECALL_DEFAULT,
+    EntryList,
+    ListQuery,
+    MemoryEntry,
+    MemoryQuery,
+    NewMemoryEntry,
+    Owner,
+    described,
+)
+from gotong_memfile.store import Compaction, OwnerStore
+from gotong_memfile.surface import HubSurface, MemoryStats
+
+_logger: Final = logging.getLogger("gotong_memfile")
+
+_Query = TypeVar("_Query", bound=BaseModel)
+
+Since = float | datetime | timedelta | None
+"""From when on: epoch ms, an aware datetime, or a timedelta back from now; None: from the beginning."""
+
+
+class MemoryFileHandle:
+    """One owner's memory in JSONL files. Get it from `open_memory` or `MemoryFilePlugin.attach`.
+
+    Callers may rely on: every verb blocks until it is done and may be called from any thread; what
+    `remember` returned is in the file and survives the death of the process; after an error nothing was
+    stored or changed; reads see all that was acknowledged before, by any thread or process, and wait for
+    no writer. They may not rely on anything between two hosts that write one directory.
+
+    Every verb checks its arguments before it touches a file, and raises `HandleClosedError` once the
+    handle is closed. Verbs see the configured kinds only.
+
+    >>> from gotong_memfile import open_memory
+    >>> with open_memory("quickstart-memory", "agent/writer") as memory:
+    ...     entry = memory.remember("Prefers dark mode", kind="semantic")
+    ...     memory.recall("DARK")[0].text
+    'Prefers dark mode'
+    """
+
+    def __init__(
+        self,
+        *,
+        owner: Owner,
+        store: OwnerStore,
+        config: MemoryFileConfig,
+        options: StoreOptions,
+        hub: HubSurface,
+        release: Callable[[], None],
+    ) -> None:
+        self._owner = owner
+        self._store = store
+        self._config = config
+        self._options = options
+        self._hub = hub
+        self._now = options.clock or hub.now
+        self._release: Callable[[], None] | None = release
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def remember(
+        self,
+        text: str,
+        *,
+        kind: MemoryKind = "episodic",
+        meta: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MemoryEntry:
+        """Store an entry; returns once it is in the file.
+
+        An `id` makes it an idempotent retry: same id and same content gives the stored entry and writes
+        nothing. `text` is kept verbatim; `meta` is a JSON object.
+
+        Raises `KindNotAllowedError`, `InvalidEntryError` (empty text, meta that JSON cannot hold; names the
+        path), `DuplicateIdError` (the id has other content), `LockTimeoutError`, `StorageError`.
+
+        >>> memory.remember("Asked about coffee", meta={"task": "t1"}).kind
+        'episodic'
+        """
+        self._require_open()
+        return self._store_drafts([draft(text, kind, meta, id)])[0]
+
+    def remember_many(self, entries: Iterable[NewMemoryEntry | Mapping[str, Any]]) -> EntryList:
+        """Store entries with one write per kind, all or none, and give them back in order.
+
+        Each is a `NewMemoryEntry` or a mapping of its fields. Raises as `remember` does; the message names
+        the index. After a crash in the midst of the write part of the batch may be there: with ids of
+        yours a retry completes it.
+
+        >>> len(memory.remember_many([{"text": "lives in KL", "kind": "semantic"}, {"text": "said hello"}]))
+        2
+        """
+        self._require_open()
+        return EntryList(self._store_drafts(drafts_of(entries)))
+
+    def patch_meta(self, id: str, patch: Mapping[str, Any]) -> bool:  # noqa: A002
+        """Merge `patch` into an entry's meta: given keys are set, others and all else stay.
+
+        Returns whether there is such an entry. Raises `InvalidEntryError` as `remember` does.
+
+        >>> memory.patch_meta(memory.recall("coffee")[0].id, {"importance": 5})
+        True
+        """
+        self._require_open()
+        wanted, checked = checked_id(id), checked_meta(patch)
+        found = self._store.patch(wanted, checked, self._config.kinds, self._options)
+        if found:
+            self._keep_caps(self._config.kinds)
+        return found
+
+    def forget(self, id: str) -> bool:  # noqa: A002
+        """Erase an entry from the file's bytes; whether there was one.
+
+        >>> memory.forget("no such id")
+        False
+        """
+        return self.forget_many([id]) > 0
+
+    def forget_many(self, ids: Iterable[str]) -> int:
+        """Erase entries with one rewrite per kind; how many there were.
+
+        >>> memory.forget_many(entry.id for entry in memory.recall("nonsense"))
+        0
+        """
+        self._require_open()
+        if isinstance(ids, str):
+            raise InvalidEntryError("forget_many takes an iterable of ids; forget takes one id")
+        wanted = {checked_id(one) for one in ids}
+        return self._store.erase(wanted, self._config.kinds, self._options) if wanted else 0
+
+    def clear(self, kind: MemoryKind | None = None) -> int:
+        """Erase all entries, of all configured kinds or of one; how many there were.
+
+        Lines that cannot be read as entries stay, as they do everywhere: they may be somebody's data.
+
+        >>> memory.clear("working")
+        0
+        """
+        self._require_open()
+        return self._store.clear(self._writable(kind), self._options)
+
+    def compact(self, kind: MemoryKind | None = None) -> int:
+        """Bring the files that are over their byte caps under them now; how many entries were dropped.
+
+        >>> memory.compact()
+        0
+        """
+        self._require_open()
+        done = self._compact(self._writable(kind))
+        return sum(compaction.lines_before - compaction.lines_after for compaction in done)
+
+    def flush(self) -> None:
+        """Bring everything acknowledged to the disk itself, so that it survives a loss of power."""
+        self._require_open()
+        self._store.sync(self._config.kinds)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def recall(
+        self,
+        text: str | None = None,
+        *,
+        kinds: Iterable[MemoryKind] | None = None,
+        since: Since = None,
+        k: int = RECALL_DEFAULT,
+    ) -> EntryList:
+        """The newest `k` entries (clamped to 1..200) that contain `text`, whatever its case.
+
+        Case is folded as Unicode says ("STRASSE" finds "Straße"). Newest first by `ts`; of equal `ts` the
+        later in its file first. `since` (inclusive) is epoch ms, an aware datetime or a timedelta back
+        from now. Raises `InvalidQueryError`.
+
+        >>> [entry.text for entry in memory.recall("COFFEE", k=5)]
+        ['Asked about coffee']
+        """
+        self._require_open()
+        query = _checked(MemoryQuery, text=text, kinds=kinds, since=since, k=k)
+        wanted = self._config.kinds if query.kinds is None else query.kinds
+        visible = [kind for kind in self._config.kinds if kind in wanted]
+        needle = None if query.text is None else as_utf16(query.text)
+        with contextlib.ExitStack() as stack:
+            entries = self._store.reader.ordered(
+                stack, visible, since=query.since_ms(self._now()), needle=needle, most=query.k
+            )
+            return EntryList(entry.model() for entry in islice(entries, query.k))
+
+    def list(self, kind: MemoryKind | None = None, limit: int = LIST_DEFAULT) -> EntryList:
+        """The newest `limit` entries (clamped to 1..500), of all configured kinds or of one.
+
+        >>> len(memory.list("semantic"))
+        1
+        """
+        self._require_open()
+        query = _checked(ListQuery, kind=kind, limit=limit)
+        with contextlib.ExitStack() as stack:
+            entries = self._store.reader.ordered(stack, self._visible(query.kind), most=query.limit)
+            return EntryList(entry.model() for entry in islice(entries, query.limit))
+
+    def scan(
+        self, kind: MemoryKind | None = None, *, since: Since = None, newest_first: bool = True
+    ) -> Iterator[MemoryEntry]:
+        """All entries as they are now, one after the other, in bounded memory.
+
+        What is written while you iterate changes nothing of what you get. The files stay open until the
+        iterator is used up or thrown away.
+
+        >>> sum(1 for entry in memory.scan(newest_first=False))
+        3
+        """
+        self._require_open()
+        query = _checked(MemoryQuery, kinds=None if kind is None else (kind,), since=since)
+        if not isinstance(newest_first, bool):
+            raise InvalidQueryError(f"newest_first must be True or False, not {newest_first!r}")
+        with contextlib.ExitStack() as stack:
+            entries = self._store.reader.ordered(
+                stack, self._visible(kind), since=query.since_ms(self._now()), newest_first=newest_first
+            )
+            return _Scan(entries, stack.pop_all())
+
+    def get(self, id: str) -> MemoryEntry | None:  # noqa: A002
+        """The entry of this id, or None.
+
+        >>> memory.get("no such id") is None
+        True
+        """
+        self._require_open()
+        wanted = checked_id(id)
+        found = self._store.reader.find({wanted}, self._config.kinds).get(wanted)
+        return None if found is None else found.model()
+
+    def stats(self) -> MemoryStats:
+        """The memory in numbers: by kind bytes, entries, unreadable lines, cap, span of time.
+
+        >>> memory.stats().entries
+        3
+        """
+        self._require_open()
+        kinds = {kind: self._store.reader.stats(kind, self._config.cap(kind)) for kind in self._config.kinds}
+        return MemoryStats(owner=self._owner, path=self._store.paths.directory, kinds=kinds)
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner:
+        """Whose memory it is."""
+        return self._owner
+
+    @property
+    def config(self) -> MemoryFileConfig:
+        """What the owner is configured for."""
+        return self._config
+
+    @property
+    def path(self) -> str:
+        """The owner's folder, which is made by the first write."""
+        return self._store.paths.directory
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called or the owner detached."""
+        return self._release is None
+
+    def close(self) -> None:
+        """Release the memory; further verbs raise `HandleClosedError`. Closing again does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> MemoryFileHandle:
+        self._require_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: builtins.type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open"
+        return f"<MemoryFileHandle of {str(self._owner)!a} in {self.path!a}, {state}>"
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._release is None:
+            raise HandleClosedError(
+                f"the memory of {str(self._owner)!a} was closed or detached; open or attach it again"
+            )
+
+    def _visible(self, kind: MemoryKind | None) -> builtins.list[MemoryKind]:
+        return [one for one in self._config.kinds if kind in {None, one}]
+
+    def _writable(self, kind: MemoryKind | None) -> tuple[MemoryKind, ...]:
+        if kind is None:
+            return self._config.kinds
+        if kind not in self._config.kinds:
+            raise KindNotAllowedError(
+                f"memory kind {kind!r} is not configured for {str(self._owner)!a}; "
+                f"use {' or '.join(self._config.kinds)}, or add it to `kinds`"
+            )
+        return (kind,)
+
+    def _store_drafts(self, drafts: builtins.list[Draft]) -> builtins.list[MemoryEntry]:
+        if not drafts:
+            return []
+        for made in drafts:
+            self._writable(made.kind)
+        entries = self._store.append(drafts, self._now, self._options)
+        self._keep_caps({made.kind for made in drafts})
+        return entries
+
+    def _keep_caps(self, kinds: Iterable[MemoryKind]) -> None:
+        """Compact what has grown over its cap. What was written is in, so a failure is only told."""
+        try:
+            self._compact(kinds)
+        except MemoryFileError as error:
+            _logger.warning("the memory of %a stays over its cap for now: %s", str(self._owner), error)
+
+    def _compact(self, kinds: Iterable[MemoryKind]) -> builtins.list[Compaction]:
+        done = []
+        for kind in kinds:
+            cap = self._config.cap(kind)
+            if cap is not None and self._store.over_cap(kind, cap):
+                compaction = self._store.compact(kind, cap, self._options)
+                if compaction is not None:
+                    done.append(compaction)
+                    self._tell(compaction)
+        return done
+
+    def _tell(self, compaction: Compaction) -> None:
+        """Requires: no lock is held, since a hub may call back."""
+        _logger.info("compacted the memory of %a: %s", str(self._owner), compaction)
+        self._hub.publish_event(
+            "memory_compacted",
+            {
+                "owner": str(self._owner),
+                "kind": compaction.kind,
+                "bytesBefore": compaction.bytes_before,
+                "bytesAfter": compaction.bytes_after,
+                "linesBefore": compaction.lines_before,
+                "linesAfter": compaction.lines_after,
+            },
+        )
+
+
+class _Scan(Iterator[MemoryEntry]):
+    """An iterator that keeps files open, and closes them at its end or when it is thrown away."""
+
+    def __init__(self, entries: Iterator[RawEntry], files: contextlib.ExitStack) -> None:
+        self._entries = entries
+        self._files = files
+
+    def __next__(self) -> MemoryEntry:
+        try:
+            return next(self._entries).model()
+        except BaseException:
+            self._files.close()
+            raise
+
+    def __del__(self) -> None:
+        self._files.close()
+
+
+def _checked(model: builtins.type[_Query], **arguments: Any) -> _Query:
+    try:
+        return model(**arguments)
+    except ValidationError as error:
+        raise InvalidQueryError(described(error)) from error
