@@ -150,6 +150,10 @@ class StorageError(MemoryFileError, OSError):
         error.filename = path
         return error
 
+    def __str__(self) -> str:
+        # OSError would show errno and filename in place of the message.
+        return str(self.args[0]) if self.args else self.code
+
 
 class NotWritableError(StorageError, PermissionError):
     """The directory may be read but not written by this process."""

@@ -204,6 +204,8 @@ def status(path: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
         raise StorageError.from_os_error("read", path, error) from error
 
 

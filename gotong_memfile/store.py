@@ -20,7 +20,7 @@ from gotong_memfile import fileio, zones
 from gotong_memfile.codec import RawEntry, encode_patched
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.draft import Draft
-from gotong_memfile.errors import DuplicateIdError, MemoryFileError, MutationPendingError
+from gotong_memfile.errors import DuplicateIdError, MemoryFileError, MutationPendingError, StorageError
 from gotong_memfile.ids import EntryIdSource
 from gotong_memfile.layout import (
     FOREIGN_MUTATION_MARKERS,
@@ -262,7 +262,8 @@ class OwnerStore:
     ) -> None:
         """Rewrite the logs of `kinds` for which `plan` has pieces. A store that has no files is left alone.
 
-        All new generations are on the disk before the first takes its place: an error leaves all as it was.
+        All new generations are on the disk before the first takes its place, so that an error leaves all as
+        it was. Only a rename that fails after another one succeeded can break that, and says so.
         """
         if not fileio.owner_exists(self.paths):
             return
@@ -273,8 +274,16 @@ class OwnerStore:
                 rewrite = self._logs[kind].prepare(partial(plan, kind), options)
                 if rewrite is not None:
                     rewrites.append(stack.enter_context(rewrite))
-            for rewrite in rewrites:
-                rewrite.commit()
+            for done, rewrite in enumerate(rewrites):
+                try:
+                    rewrite.commit()
+                except StorageError as error:
+                    if not done:
+                        raise
+                    raise StorageError(
+                        f"{error}; {done} of {len(rewrites)} files had been rewritten before: "
+                        "call again for the rest"
+                    ) from error
 
     def _require_writable(self) -> None:
         for marker in FOREIGN_MUTATION_MARKERS:
