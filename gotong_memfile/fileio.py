@@ -162,9 +162,13 @@ def open_for_overwriting(path: str) -> File:
     return _open("write to", path, os.O_RDWR, 0)
 
 
-def create(path: str, mode: int) -> File:
-    """Make a file with exactly these permissions. Raises `FileExistsError`, `StorageError`."""
-    file = _open("create", path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
+def create(path: str, mode: int, *, appending: bool = False) -> File:
+    """Make a file with exactly these permissions. Raises `FileExistsError`, `StorageError`.
+
+    `appending` makes each write go to its end, and rules out copies in the kernel.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | (os.O_APPEND if appending else 0)
+    file = _open("create", path, flags, mode)
     try:
         file.set_mode(mode)
         _inherit_ownership(path)

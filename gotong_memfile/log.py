@@ -204,7 +204,7 @@ class KindLog:
             with contextlib.suppress(FileNotFoundError):
                 return fileio.open_for_appending(self.path), False
             with contextlib.suppress(FileExistsError):
-                return fileio.create(self.path, options.file_mode), True
+                return fileio.create(self.path, options.file_mode, appending=True), True
 
     def _erase(self, file: fileio.File, start: int, end: int) -> None:
         """Remove the bytes `[start, end)` that an append of ours has put at the end of the file."""
@@ -272,7 +272,6 @@ class Rewrite:
         """
         for _ in range(_MAX_ATTEMPTS):
             if self._swap():
-                self._sync_name()
                 return True
             if not self.prepare():
                 return False
@@ -295,20 +294,33 @@ class Rewrite:
             copied = now.st_size
         fileio.replace(self._temporary, self._log.path)
         self._temporary = ""
-        self._carry_over(copied)
+        copied = self._carry_over(copied, unfinished=False)
+        self._sync_name()
+        self._carry_over(copied, unfinished=True)
         return True
 
-    def _carry_over(self, copied: int) -> None:
-        """Bring along what a program that opened the old generation wrote into it up to the swap."""
+    def _carry_over(self, copied: int, *, unfinished: bool) -> int:
+        """Bring along what a program that had opened the old generation still writes into it.
+
+        Only whole lines, unless `unfinished`: the rest of a line may be on its way. How much of the old
+        generation is in the new one now.
+        """
+        old = self._snapshot.file
+        late = b""
         try:
-            late = self._snapshot.file.status().st_size - copied
-            if late > 0:
-                self._new.copy_from(self._snapshot.file, copied, late)
-                self._new.sync()
-        except StorageError:
+            late = old.read_at(copied, old.status().st_size - copied)
+            if not unfinished:
+                late = late[: late.rfind(b"\n") + 1]
+            if late:
+                # Opened anew, for appending: others may be writing to the new generation by now.
+                with fileio.open_for_appending(self._log.path) as new:
+                    new.write_all(late)
+                    new.sync()
+        except (StorageError, FileNotFoundError):
             self._log.logger.exception(
                 "what another program appended to %r during a rewrite could not be kept", self._log.path
             )
+        return copied + len(late)
 
     def _sync_name(self) -> None:
         """Make the swap itself durable. It is done already, so a failure here undoes nothing."""
