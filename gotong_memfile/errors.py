@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
 
 
 class MemoryFileError(Exception):
@@ -190,13 +192,15 @@ class RootNotDirectoryError(StorageError, NotADirectoryError):
     _way_out = "move that file away, or name another root"
 
 
-_BY_ERRNO: dict[int, type[StorageError]] = {
-    errno.EROFS: NotWritableError,
-    errno.EACCES: NotWritableError,
-    errno.EPERM: NotWritableError,
-    errno.ENOSPC: DiskFullError,
-    errno.EDQUOT: DiskFullError,
-    errno.ELOOP: UnsafePathError,
-    errno.ENOTDIR: RootNotDirectoryError,
-    errno.EEXIST: RootNotDirectoryError,
-}
+_BY_ERRNO: Final[Mapping[int, type[StorageError]]] = MappingProxyType(
+    {
+        errno.EROFS: NotWritableError,
+        errno.EACCES: NotWritableError,
+        errno.EPERM: NotWritableError,
+        errno.ENOSPC: DiskFullError,
+        errno.EDQUOT: DiskFullError,
+        errno.ELOOP: UnsafePathError,
+        errno.ENOTDIR: RootNotDirectoryError,
+        errno.EEXIST: RootNotDirectoryError,
+    }
+)

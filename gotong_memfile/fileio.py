@@ -27,8 +27,10 @@ _SAFE_OPEN: Final = (
     | getattr(os, "O_BINARY", 0)
 )
 _COPY_STEP: Final = 8 * 1024 * 1024
-_NO_KERNEL_COPY: Final = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
-_NO_DIRECTORY_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
+_NO_KERNEL_COPY: Final = frozenset(
+    [errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM]
+)
+_NO_DIRECTORY_SYNC: Final = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES])
 
 
 class File:

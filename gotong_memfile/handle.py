@@ -90,7 +90,7 @@ class MemoryFileHandle:
         *,
         kind: MemoryKind = "episodic",
         meta: Mapping[str, Any] | None = None,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
     ) -> MemoryEntry:
         """Store an entry; returns once it is in the file.
 
@@ -119,7 +119,7 @@ class MemoryFileHandle:
         self._require_open()
         return EntryList(self._store_drafts(drafts_of(entries)))
 
-    def patch_meta(self, id: str, patch: Mapping[str, Any]) -> bool:  # noqa: A002
+    def patch_meta(self, id: str, patch: Mapping[str, Any]) -> bool:
         """Merge `patch` into an entry's meta: given keys are set, others and all else stay.
 
         Returns whether there is such an entry. Raises `InvalidEntryError` as `remember` does.
@@ -134,7 +134,7 @@ class MemoryFileHandle:
             self._keep_caps(self._config.kinds)
         return found
 
-    def forget(self, id: str) -> bool:  # noqa: A002
+    def forget(self, id: str) -> bool:
         """Erase an entry from the file's bytes; whether there was one.
 
         >>> memory.forget("no such id")
@@ -243,7 +243,7 @@ class MemoryFileHandle:
             )
             return _Scan(entries, stack.pop_all())
 
-    def get(self, id: str) -> MemoryEntry | None:  # noqa: A002
+    def get(self, id: str) -> MemoryEntry | None:
         """The entry of this id, or None.
 
         >>> memory.get("no such id") is None

@@ -15,7 +15,7 @@ from gotong_memfile.config import StoreOptions
 from gotong_memfile.errors import LockTimeoutError, StorageError
 from gotong_memfile.layout import OwnerPaths
 
-_NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}
+_NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
 """What file systems without locks answer: many network and FUSE mounts."""
 
 _FIRST_WAIT: Final = 0.001

@@ -156,7 +156,7 @@ class MemoryHandle(Protocol):
         *,
         kind: MemoryKind = "episodic",
         meta: Mapping[str, Any] | None = None,
-        id: str | None = None,  # noqa: A002
+        id: str | None = None,
     ) -> MemoryEntry:
         """Store one entry."""
         ...
@@ -190,11 +190,11 @@ class MemoryHandle(Protocol):
         """All entries, one after the other."""
         ...
 
-    def get(self, id: str) -> MemoryEntry | None:  # noqa: A002
+    def get(self, id: str) -> MemoryEntry | None:
         """The entry of this id, or None."""
         ...
 
-    def forget(self, id: str) -> bool:  # noqa: A002
+    def forget(self, id: str) -> bool:
         """Erase an entry; whether there was one."""
         ...
 
@@ -206,7 +206,7 @@ class MemoryHandle(Protocol):
         """Erase all entries; how many there were."""
         ...
 
-    def patch_meta(self, id: str, patch: Mapping[str, Any]) -> bool:  # noqa: A002
+    def patch_meta(self, id: str, patch: Mapping[str, Any]) -> bool:
         """Merge `patch` into an entry's meta; whether there was one."""
         ...
 

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import portalocker  # noqa: F401  # tests that drop their rights may not be able to import it later
 import pytest
 from support import NOBODY, Clock, FaultyOS, Host
 

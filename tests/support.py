@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import json
 import os
 import threading
@@ -70,6 +71,7 @@ def unprivileged() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
+    importlib.import_module("portalocker")  # which this user may not be able to read
     os.setegid(NOBODY)
     os.seteuid(NOBODY)
     try:

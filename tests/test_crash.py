@@ -67,8 +67,8 @@ def plugin_on(root: Path) -> MemoryFilePlugin:
     return plugin
 
 
-def die_at(disk: FaultyOS, call: str, count: int, *, after: bool) -> None:
-    """Kill this process at the `count`th `call` of the file layer, before or after it is carried out."""
+def dying_at(call: str, count: int, *, after: bool) -> Callable[[FaultyOS], None]:
+    """What lets a disk kill its process at the `count`th `call` of the file layer, before or after that is done."""
     seen = 0
 
     def hook(real: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -85,7 +85,7 @@ def die_at(disk: FaultyOS, call: str, count: int, *, after: bool) -> None:
             if seen == count:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    disk.hook(call, hook)
+    return lambda disk: disk.hook(call, hook)
 
 
 def run_in_child(root: Path, steps: dict[str, Step], prepare: Callable[[FaultyOS], None]) -> tuple[int, bool]:
@@ -156,9 +156,7 @@ def test_killed_at_any_call_all_that_was_acknowledged_is_there(
     kills = 0
     for count in range(1, 1_000):
         root = tmp_path / f"killed at {count}"
-        done, finished = run_in_child(
-            root, STEPS, lambda disk, count=count: die_at(disk, call, count, after=after)
-        )  # type: ignore[misc]
+        done, finished = run_in_child(root, STEPS, dying_at(call, count, after=after))
         if finished:
             break
         kills += 1
@@ -203,8 +201,7 @@ def test_killed_at_any_call_the_trash_goes_on_from_there(tmp_path: Path, call: s
     states = states_after(tmp_path, TRASH_STEPS, lives)
     for count in range(1, 1_000):
         root = tmp_path / f"killed at {count}"
-        prepare: Any = lambda disk, count=count: die_at(disk, call, count, after=after)  # noqa: E731
-        done, finished = run_in_child(root, TRASH_STEPS, prepare)
+        done, finished = run_in_child(root, TRASH_STEPS, dying_at(call, count, after=after))
         if finished:
             break
         assert lives(root) in (states[done], states[done + 1])
@@ -239,10 +236,7 @@ def test_killed_in_a_hard_delete_nothing_of_it_comes_back(tmp_path: Path) -> Non
                 ref = plugin.soft_delete("agent/a")
                 plugin.shutdown()
                 steps: dict[str, Step] = {"purge": lambda plugin, ref=ref: plugin.hard_delete(ref)}  # type: ignore[misc]
-                prepare: Any = lambda disk, call=call, count=count, after=after: die_at(
-                    disk, call, count, after=after
-                )  # noqa: E731
-                _, finished = run_in_child(root, steps, prepare)
+                _, finished = run_in_child(root, steps, dying_at(call, count, after=after))
                 plugin = plugin_on(root)
                 if plugin.list_trash():
                     plugin.restore(ref)

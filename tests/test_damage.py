@@ -205,7 +205,7 @@ def test_beside_a_cut_off_rewrite_of_the_other_side_reads_go_on_and_writes_wait(
         lambda: memory.remember("y"),
         lambda: memory.forget(entry.id),
         lambda: memory.patch_meta(entry.id, {"a": 1}),
-        lambda: memory.clear(),
+        memory.clear,
     ):
         with pytest.raises(MutationPendingError, match="start that side once"):
             call()

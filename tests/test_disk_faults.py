@@ -179,7 +179,7 @@ def test_a_read_that_fails_half_way_gives_up_the_rewrite(root: Path, disk: Fault
             for call in (
                 lambda: memory.forget_many(f"n{n}" for n in range(0, 2_000, 2)),
                 lambda: memory.patch_meta("n1999", {"a": 1}),
-                lambda: memory.compact(),
+                memory.compact,
             ):
                 with pytest.raises(StorageError):
                     call()
@@ -342,7 +342,7 @@ def test_under_a_mount_that_becomes_read_only_reads_go_on(small_disk: Path) -> N
         assert memory.recall("x") == [entry]
         for call in (
             lambda: memory.remember("y"),
-            lambda: memory.clear(),
+            memory.clear,
             lambda: plugin.soft_delete("agent/a"),
         ):
             with pytest.raises(NotWritableError):

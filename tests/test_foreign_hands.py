@@ -104,7 +104,7 @@ def test_a_reader_keeps_its_generation_whatever_is_done_to_the_file(
     for change in (
         lambda: memory.remember("new"),
         lambda: memory.forget_many(entry.id for entry in entries[:1_900]),
-        lambda: memory.clear(),
+        memory.clear,
     ):
         before = [entry.text for entry in memory.list(limit=500)]
         scan = memory.scan()

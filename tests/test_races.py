@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import operator
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -157,4 +159,6 @@ def test_processes_mix_all_verbs_on_one_owner(root: Path) -> None:
 @pytest.mark.parametrize(("size", "count"), [(300_000, 20), (5_000_000, 3)])
 def test_records_larger_than_any_buffer_do_not_interleave(root: Path, size: int, count: int) -> None:
     results = in_processes(process_of_records, [(root, f"process-{n}", size, count) for n in range(6)])
-    assert sorted(line["id"] for line in on_disk(root)) == sorted(sum(results, []))
+    assert sorted(line["id"] for line in on_disk(root)) == sorted(
+        functools.reduce(operator.iadd, results, [])
+    )
