@@ -142,7 +142,9 @@ def test_no_fact_stands_in_both_configuration_files() -> None:
 
 def test_the_top_level_holds_what_was_agreed() -> None:
     """And nothing that the project does not need."""
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=False)
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
     if files.returncode:
         pytest.skip("not a git checkout")
     top = {line.split("/")[0] for line in files.stdout.split("\0") if line}
