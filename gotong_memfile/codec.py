@@ -185,9 +185,9 @@ def decode_document(data: bytes) -> Json | None:
 
 def as_utf16(value: str) -> str:
     """`value` as JavaScript sees it: two halves of a character side by side are that character."""
-    if value.isascii():
-        return str(value)
-    return _SURROGATES.sub(lambda found: _pair(found[0]), str(value))
+    # An enum of strings is a string whose `str()` is another one: its content is what counts.
+    value = str.__str__(value)
+    return value if value.isascii() else _SURROGATES.sub(lambda found: _pair(found[0]), value)
 
 
 def string_json(value: str) -> str:

@@ -50,12 +50,13 @@ def draft(text: object, kind: object, meta: object = None, entry_id: object = No
     Raises `KindNotAllowedError` for what is no memory kind, and `InvalidEntryError`, which names the path
     of the value, for an empty text or id and for a `meta` that JSON cannot hold unchanged.
     """
-    if kind not in MEMORY_KINDS:
+    if not isinstance(kind, str) or kind not in MEMORY_KINDS:
         raise KindNotAllowedError(f"memory kind {kind!r} is unknown; use one of {', '.join(MEMORY_KINDS)}")
+    own_kind = MEMORY_KINDS[MEMORY_KINDS.index(kind)]  # not an enum's member that equals it
     own_text = _checked_text("text", text)
     own_id = None if entry_id is None else _checked_text("id", entry_id)
     own_meta = None if meta is None else checked_meta(meta)
-    return Draft(own_id, kind, own_text, own_meta, string_json(own_text), object_json(own_meta))
+    return Draft(own_id, own_kind, own_text, own_meta, string_json(own_text), object_json(own_meta))
 
 
 def drafts_of(entries: Iterable[NewMemoryEntry | Mapping[str, Any]]) -> list[Draft]:

@@ -27,9 +27,7 @@ _SAFE_OPEN: Final = (
     | getattr(os, "O_BINARY", 0)
 )
 _COPY_STEP: Final = 8 * 1024 * 1024
-_NO_KERNEL_COPY: Final = frozenset(
-    [errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM]
-)
+_NO_KERNEL_COPY: Final = frozenset([errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM])
 _NO_DIRECTORY_SYNC: Final = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES])
 
 
@@ -301,11 +299,6 @@ def make_root(path: str, mode: int) -> None:
     if parent != path:
         make_root(parent, mode)
     make_directory(path, mode)
-
-
-def may_write(directory: str) -> bool:
-    """Whether this process may make files in a directory."""
-    return os.access(directory, os.W_OK | os.X_OK)
 
 
 def replace(source: str, target: str) -> None:

@@ -317,17 +317,16 @@ class MemoryFileHandle:
             )
 
     def _visible(self, kind: MemoryKind | None) -> builtins.list[MemoryKind]:
-        return [one for one in self._config.kinds if kind in {None, one}]
+        return [one for one in self._config.kinds if kind is None or kind == one]
 
     def _writable(self, kind: MemoryKind | None) -> tuple[MemoryKind, ...]:
-        if kind is None:
-            return self._config.kinds
-        if kind not in self._config.kinds:
+        kinds = tuple(self._visible(kind))
+        if not kinds:
             raise KindNotAllowedError(
                 f"memory kind {kind!r} is not configured for {str(self._owner)!a}; "
                 f"use {' or '.join(self._config.kinds)}, or add it to `kinds`"
             )
-        return (kind,)
+        return kinds
 
     def _store_drafts(self, drafts: builtins.list[Draft]) -> builtins.list[MemoryEntry]:
         if not drafts:
@@ -359,17 +358,18 @@ class MemoryFileHandle:
     def _tell(self, compaction: Compaction) -> None:
         """Requires: no lock is held, since a hub may call back."""
         _logger.info("compacted the memory of %a: %s", str(self._owner), compaction)
-        self._hub.publish_event(
-            "memory_compacted",
-            {
-                "owner": str(self._owner),
-                "kind": compaction.kind,
-                "bytesBefore": compaction.bytes_before,
-                "bytesAfter": compaction.bytes_after,
-                "linesBefore": compaction.lines_before,
-                "linesAfter": compaction.lines_after,
-            },
-        )
+        event = {
+            "owner": str(self._owner),
+            "kind": compaction.kind,
+            "bytesBefore": compaction.bytes_before,
+            "bytesAfter": compaction.bytes_after,
+            "linesBefore": compaction.lines_before,
+            "linesAfter": compaction.lines_after,
+        }
+        try:
+            self._hub.publish_event("memory_compacted", event)
+        except Exception:  # a host's own fault must not turn a stored entry into an error
+            _logger.exception("the hub failed at the event memory_compacted")
 
 
 class _Scan(Iterator[MemoryEntry]):

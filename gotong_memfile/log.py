@@ -105,11 +105,12 @@ Plan = Callable[[Snapshot], Sequence[Piece] | None]
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where an append went: the bytes `[start, end)` of `generation`; `size` is that of the whole file."""
+    """Where an append went: the bytes `[start, end)` of the generation that `status` is of."""
 
-    generation: tuple[int, int]
+    status: os.stat_result
     start: int
     end: int
+    created: bool
 
 
 class KindLog:
@@ -164,21 +165,18 @@ class KindLog:
             except BaseException:
                 end = file.position()
                 try:
-                    self._erase(file, max(before.st_size, end - written), end)
-                    if created and not file.status().st_size:
-                        fileio.remove(self.path)
+                    self._erase(file, max(before.st_size, end - written), end, created=created)
                 except StorageError:
                     self.logger.exception("part of an entry that failed stays at the end of %r", self.path)
                 raise
             end = file.position()
-            return Appended((before.st_dev, before.st_ino), end - len(data), end)
+            return Appended(before, end - len(data), end, created)
 
     def take_back(self, appended: Appended) -> None:
         """Undo an append, whatever a program without locks has appended after it."""
         with contextlib.suppress(FileNotFoundError), fileio.open_for_appending(self.path) as file:
-            found = file.status()
-            if (found.st_dev, found.st_ino) == appended.generation:
-                self._erase(file, appended.start, appended.end)
+            if os.path.samestat(file.status(), appended.status):
+                self._erase(file, appended.start, appended.end, created=appended.created)
 
     def prepare(self, plan: Plan, options: StoreOptions) -> Rewrite | None:
         """Write the new generation that `plan` wants beside the old one, or None when it wants none.
@@ -206,10 +204,14 @@ class KindLog:
             with contextlib.suppress(FileExistsError):
                 return fileio.create(self.path, options.file_mode, appending=True), True
 
-    def _erase(self, file: fileio.File, start: int, end: int) -> None:
-        """Remove the bytes `[start, end)` that an append of ours has put at the end of the file."""
+    def _erase(self, file: fileio.File, start: int, end: int, *, created: bool) -> None:
+        """Remove the bytes `[start, end)` that an append of ours has put at the end of a file, and the file
+        itself when it was `created` for them.
+        """
         if file.status().st_size <= end:
             file.truncate(start)
+            if created and not start:
+                fileio.remove(self.path)
         elif start < end:
             # A program without locks has written behind them: its lines stay, ours become a blank line.
             with fileio.open_for_overwriting(self.path) as own:

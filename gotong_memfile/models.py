@@ -8,7 +8,7 @@ shows U+FFFD in their place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Final
 
@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     InstanceOf,
+    PlainSerializer,
     StrictFloat,
     StrictInt,
     ValidationError,
@@ -26,9 +27,6 @@ from pydantic import (
 
 from gotong_memfile.errors import InvalidOwnerError, InvalidScopeError
 from gotong_memfile.layout import OWNER_KINDS, MemoryKind, OwnerKind
-
-AnyStr = InstanceOf[str]
-"""Any `str`, lone surrogates included, which pydantic's own string type refuses."""
 
 Json = dict[str, Any]
 """A JSON object as Python holds it."""
@@ -47,12 +45,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
-class Frozen(BaseModel):
-    """Base of the models: frozen, strict, and no key that it does not know."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
 def printable(value: Any) -> Any:
     """`value` (a JSON value) with U+FFFD for each half of a character, which UTF-8 cannot hold.
 
@@ -66,6 +58,16 @@ def printable(value: Any) -> Any:
     if isinstance(value, list):
         return [printable(item) for item in value]
     return value
+
+
+AnyStr = Annotated[InstanceOf[str], PlainSerializer(printable, return_type=str, when_used="json")]
+"""Any `str`, lone surrogates included, which pydantic's own string type refuses."""
+
+
+class Frozen(BaseModel):
+    """Base of the models: frozen, strict, and no key that it does not know."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class Owner(Frozen):
@@ -162,8 +164,8 @@ class MemoryEntry(Frozen):
     def __hash__(self) -> int:
         return hash((self.id, self.ts))
 
-    @field_serializer("id", "text", "meta", when_used="json")
-    def _to_json(self, value: Any) -> Any:
+    @field_serializer("meta", when_used="json")
+    def _meta_to_json(self, value: Any) -> Any:
         return printable(value)
 
 
@@ -195,7 +197,7 @@ def _aware(value: Any) -> Any:
 def _known_kinds(value: Any) -> Any:
     if isinstance(value, str):
         value = (value,)
-    return tuple(value) if isinstance(value, (list, set, frozenset)) else value
+    return tuple(value) if isinstance(value, Iterable) else value
 
 
 class MemoryQuery(Frozen):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from gotong_memfile import fileio
 from gotong_memfile._version import __version__
@@ -14,7 +15,9 @@ from gotong_memfile.errors import (
     ConfigConflictError,
     InvalidConfigError,
     InvalidEntryError,
+    InvalidQueryError,
     NotInitializedError,
+    NotWritableError,
 )
 from gotong_memfile.handle import MemoryFileHandle
 from gotong_memfile.layout import MEMORY_KINDS, TRASH, owner_paths
@@ -30,6 +33,8 @@ from gotong_memfile.surface import (
     TrashRef,
 )
 from gotong_memfile.trash import Trash
+
+_logger: Final = logging.getLogger("gotong_memfile")
 
 
 class MemoryFilePlugin:
@@ -68,11 +73,12 @@ class MemoryFilePlugin:
         A root that can be read but not written is fine: only writing will fail. Raises
         `RootNotDirectoryError`, `NotWritableError` when a root must be made and cannot be.
         """
-        root = prepare_root(ctx.root_dir, self._options)
+        logger = ctx.logger or _logger
+        root = prepare_root(ctx.root_dir, self._options, logger)
         with self._lock:
             self._root = root
-            self._hub = ctx.hub
-            self._trash = Trash(root, self._options, ctx.logger, (self.type, self.impl))
+            self._hub = ctx.hub or LocalHub()
+            self._trash = Trash(root, self._options, logger, (self.type, self.impl))
 
     def validate_config(self, raw: Mapping[str, Any] | MemoryFileConfig | None) -> MemoryFileConfig:
         """The configuration that `raw` means. Raises `InvalidConfigError`, which names the key."""
@@ -151,6 +157,8 @@ class MemoryFilePlugin:
 
     def sweep_trash(self, now: int | None = None) -> list[TrashRef]:
         """Delete for good what has expired by epoch ms `now` (None: the present); what was deleted."""
+        if now is not None and (not isinstance(now, int) or isinstance(now, bool)):
+            raise InvalidQueryError(f"now must be epoch ms as an int, not {now!r}")
         self._require_root()
         return self._trash.sweep(self._now() if now is None else now)
 
@@ -177,15 +185,20 @@ class MemoryFilePlugin:
         return root
 
 
-def prepare_root(root_dir: str | os.PathLike[str], options: StoreOptions) -> str:
+def prepare_root(
+    root_dir: str | os.PathLike[str], options: StoreOptions, logger: logging.Logger = _logger
+) -> str:
     """The real path of the root, which is made where it is not there, with its trash."""
     if not isinstance(root_dir, (str, os.PathLike)) or not os.fspath(root_dir):
         raise InvalidConfigError(f"root_dir must be the path of a directory, not {root_dir!r}")
     root = os.path.realpath(os.path.expanduser(os.fspath(root_dir)))
     fileio.make_root(root, options.directory_mode)
     trash = os.path.join(root, TRASH)
-    if not fileio.is_directory(trash) and fileio.may_write(root):
-        fileio.make_directory(trash, options.directory_mode)
+    if not fileio.is_directory(trash):
+        try:
+            fileio.make_directory(trash, options.directory_mode)
+        except NotWritableError as error:
+            logger.info("%s", error)
     return root
 
 

@@ -55,7 +55,7 @@ class OwnerStore:
     Invariants:
     - Every change of a file of this owner by this process happens under `exclusive`.
     - Nothing of a file is held in memory from one call to the next, so that there is nothing to become
-      stale; `_corrupt_bytes` is a hint that only delays a compaction when it is wrong.
+      stale; `_other_bytes` is a hint that only delays a compaction when it is wrong.
     """
 
     def __init__(self, paths: OwnerPaths) -> None:
@@ -65,8 +65,8 @@ class OwnerStore:
         self._ids = EntryIdSource()
         self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger) for kind in MEMORY_KINDS}
         self.reader = OwnerReader(paths, self._logs, _logger)
-        # Damage does not count against a cap: else it would push all that can be read out of the file.
-        self._corrupt_bytes: dict[MemoryKind, int] = {}
+        # Damage and blank lines do not count against a cap: else they would push good entries out.
+        self._other_bytes: dict[MemoryKind, int] = {}
 
     def require_sound(self) -> None:
         """Raise before anything is touched when a link, or what is no regular file, is in a file's place.
@@ -173,7 +173,7 @@ class OwnerStore:
                 else:
                     starts.append(line.start)
                     sizes.append(line.end - line.start)
-            self._corrupt_bytes[kind] = sum(end - start for start, end in damage)
+            self._other_bytes[kind] = snapshot.size - sum(sizes)
             kept = newest_that_fit(sizes, cap)
             if kept == len(sizes):
                 return None
@@ -189,7 +189,7 @@ class OwnerStore:
     def over_cap(self, kind: MemoryKind, cap: int) -> bool:
         """Whether the file of `kind` holds more than `cap` bytes of what can be read, as far as is known."""
         found = fileio.status(self.paths.log_file(kind))
-        return found is not None and found.st_size - self._corrupt_bytes.get(kind, 0) > cap
+        return found is not None and found.st_size - self._other_bytes.get(kind, 0) > cap
 
     def sync(self, kinds: Sequence[MemoryKind]) -> None:
         """Bring what was acknowledged to the disk itself."""
@@ -216,7 +216,7 @@ class OwnerStore:
         self, drafts: Sequence[Draft], now: Callable[[], int]
     ) -> tuple[list[MemoryEntry], dict[MemoryKind, list[bytes]]]:
         """The entries that the drafts become, and the lines to write for those that are new, by kind."""
-        ts = now()
+        ts = int(now())
         given = {draft.id for draft in drafts if draft.id is not None}
         # Ids are unique per owner, so kinds that this handle does not have count too.
         known = self.reader.find(given, MEMORY_KINDS) if given else {}

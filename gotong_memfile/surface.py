@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Protocol, runtime_checkable
@@ -126,11 +126,14 @@ class LocalHub:
 
 @dataclass(frozen=True, slots=True)
 class ServiceInitCtx:
-    """What a plugin gets from its host at `init`: its directory, a logger, the host's surface."""
+    """What a plugin gets from its host at `init`: its directory, a logger, the host's surface.
+
+    Without a logger it uses its own, without a hub the system's clock.
+    """
 
     root_dir: str | os.PathLike[str]
-    logger: logging.Logger = field(default_factory=lambda: logging.getLogger("gotong_memfile"))
-    hub: HubSurface = field(default_factory=LocalHub)
+    logger: logging.Logger | None = None
+    hub: HubSurface | None = None
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import FaultyOS
 
 from gotong_memfile import MemoryFileHandle, MutationPendingError, open_memory
 
@@ -191,6 +192,17 @@ def test_damage_does_not_push_good_entries_over_the_cap(root: Path, folder: Path
             memory.remember(f"newer {n}")
         assert 2 <= len(texts(memory)) <= 8
         assert memory.stats().corrupt == 1
+
+
+def test_blank_lines_do_not_count_against_a_cap_either(root: Path, log: Path, disk: FaultyOS) -> None:
+    log.write_bytes(b"\n" * 10_000 + b"\n".join(GOOD) + b"\n")
+    with open_memory(root, "agent/writer", max_episodic_bytes=2_000) as memory:
+        memory.remember("new")
+        assert len(memory.list()) == 4
+        disk.calls.clear()
+        memory.remember("newer")
+        assert disk.calls.count("pread") == 1, "and the file is not looked through at every write"
+        assert memory.stats().corrupt == 0
 
 
 @pytest.mark.parametrize("marker", [".mutation.prepare", ".mutation.pending"])

@@ -269,6 +269,26 @@ def test_no_file_is_left_where_the_first_write_fails(
     assert [path.name for path in folder.iterdir()] == ["working.jsonl"]
 
 
+def test_a_batch_that_fails_at_its_second_file_leaves_no_first_file(
+    memory: MemoryFileHandle, folder: Path, disk: FaultyOS
+) -> None:
+    memory.remember("x", kind="working")
+    disk.fail("write", errno.ENOSPC, after=1)
+    with pytest.raises(DiskFullError):
+        memory.remember_many([{"text": "a", "kind": "semantic"}, {"text": "b"}])
+    assert [path.name for path in folder.iterdir()] == ["working.jsonl"]
+
+
+def test_what_of_a_batch_cannot_be_taken_back_is_logged(
+    memory: MemoryFileHandle, disk: FaultyOS, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.fail("write", errno.ENOSPC, after=1)
+    disk.fail("ftruncate", errno.EIO)
+    with pytest.raises(DiskFullError):
+        memory.remember_many([{"text": "a", "kind": "semantic"}, {"text": "b"}])
+    assert "entries of a batch that failed stay" in caplog.text
+
+
 def test_what_cannot_be_taken_back_is_logged_and_the_first_error_raised(
     memory: MemoryFileHandle, disk: FaultyOS, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -145,7 +145,14 @@ class TestQuery:
         assert MemoryQuery().since_ms(0) is None
 
     def test_kinds_may_be_any_collection_or_one(self) -> None:
-        for kinds in (["semantic"], ("semantic",), {"semantic"}, "semantic"):
+        for kinds in (
+            ["semantic"],
+            ("semantic",),
+            {"semantic"},
+            "semantic",
+            {"semantic": 1}.keys(),
+            iter(["semantic"]),
+        ):
             assert MemoryQuery(kinds=kinds).kinds == ("semantic",)  # type: ignore[arg-type]
         assert MemoryQuery(kinds=[]).kinds == ()  # type: ignore[arg-type]
 
@@ -162,6 +169,11 @@ class TestReports:
         assert (ref.owner_kind, ref.owner_id, ref.deleted_at, ref.reason) == ("agent", "x", 5, None)
         assert json.loads(ref.model_dump_json(exclude_none=True)) == REF
         assert TrashRef(**dict(ref)) == ref
+
+    def test_half_a_character_in_a_report_does_not_raise(self) -> None:
+        ref = TrashRef.model_validate({**REF, "reason": "cut \ud83d"})
+        assert json.loads(ref.model_dump_json())["reason"] == "cut \ufffd"
+        assert json.loads(Owner(kind="agent", id="\ud83d").model_dump_json())["id"] == "\ufffd"
 
     def test_it_expires_at_its_time(self) -> None:
         ref = TrashRef.model_validate(REF)

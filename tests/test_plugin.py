@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import pytest
 from support import Clock, Host, judge, tree
 
 from gotong_memfile import (
+    InvalidQueryError,
     MemoryFileHandle,
     MemoryFilePlugin,
     MemoryHandle,
@@ -487,6 +489,63 @@ class TestRetries:
         entry = memory.remember("x", meta=meta, id="own")
         meta["list"].append(2)  # type: ignore[attr-defined]
         assert entry.meta == {"list": [1], "text": "x"} == memory.list()[0].meta
+
+
+class Kind(str, enum.Enum):
+    SEMANTIC = "semantic"
+    EPISODIC = "episodic"
+
+
+class TestStringsThatAreMore:
+    """A member of an enum of strings equals its string, but hashes and prints otherwise."""
+
+    def test_as_a_kind_it_is_that_kind_in_every_verb(self, memory: MemoryFileHandle, folder: Path) -> None:
+        kind: Any = Kind.SEMANTIC
+        entry = memory.remember("x", kind=kind)
+        [other] = memory.remember_many([{"text": "y", "kind": kind}])
+        assert [line["kind"] for line in judge(folder / "semantic.jsonl")] == ["semantic"] * 2
+        assert type(entry.kind) is str
+        assert memory.list(kind) == memory.recall(kinds=[kind]) == list(memory.scan(kind)) == [other, entry]
+        assert memory.compact(kind) == 0
+        assert memory.clear(kind) == 2
+
+    def test_as_text_id_meta_and_needle_it_is_its_content(
+        self, memory: MemoryFileHandle, folder: Path
+    ) -> None:
+        entry = memory.remember(Kind.SEMANTIC, id=Kind.SEMANTIC, meta={Kind.SEMANTIC: Kind.EPISODIC})
+        assert judge(folder / "episodic.jsonl") == [{**dict(entry)}]
+        assert dict(entry) == {
+            "id": "semantic", "kind": "episodic", "text": "semantic", "ts": entry.ts, "meta": {"semantic": "episodic"},
+        }  # fmt: skip
+        assert {type(value) for value in (entry.id, entry.text, *(entry.meta or {}))} == {str}
+        assert memory.recall(Kind.SEMANTIC) == [entry] == [memory.get(Kind.SEMANTIC)]
+        assert memory.forget(Kind.SEMANTIC)
+
+
+def test_a_hub_that_fails_at_an_event_does_not_fail_what_was_remembered(
+    plugin: MemoryFilePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(kind: str, data: Any) -> None:
+        raise RuntimeError("hub down")
+
+    plugin._hub.publish_event = broken  # type: ignore[method-assign]
+    memory = plugin.attach("agent/a", {"maxEpisodicBytes": 100})
+    entries = [memory.remember(f"n{n}") for n in range(5)]
+    assert memory.list() == [entries[-1]]
+    assert "the hub failed" in caplog.text
+
+
+def test_a_plugin_without_logger_and_hub_uses_its_own(root: Path) -> None:
+    plugin = MemoryFilePlugin()
+    plugin.init(ServiceInitCtx(root, None, None))
+    assert plugin.attach("agent/a").remember("x").ts > 1_700_000_000_000
+    plugin.shutdown()
+
+
+def test_a_sweep_takes_no_other_time_than_ms(plugin: MemoryFilePlugin) -> None:
+    for bad in ("x", 1.5, True):
+        with pytest.raises(InvalidQueryError, match="now must be epoch ms"):
+            plugin.sweep_trash(bad)  # type: ignore[arg-type]
 
 
 def test_loggers_get_warnings_not_the_terminal(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
