@@ -44,8 +44,9 @@ class OwnerReader:
     ) -> Iterator[RawEntry]:
         """The entries with `ts >= since` that contain `needle`, of all `kinds` in one order.
 
-        By `ts`; of equal `ts` within a kind by place in the file, across kinds by id. `most` is how many
-        the caller is likely to take. `stack` keeps the files open.
+        By `ts`; of equal `ts` within a kind by place in the file, across kinds by id: the kinds' orders are
+        merged, always taking the greater head. `most` is how many the caller is likely to take. `stack`
+        keeps the files open.
         """
         opened = []
         for kind in kinds:
