@@ -143,7 +143,7 @@ class StorageError(MemoryFileError, OSError):
     @classmethod
     def from_os_error(cls, doing: str, path: str, cause: OSError) -> StorageError:
         """The typed error for `cause`, met while `doing` something ("read", "append to") to `path`."""
-        kind = _BY_ERRNO.get(cause.errno or 0, cls)
+        kind = _BY_ERRNO.get(cause.errno or 0, cls) if cls is StorageError else cls
         if kind is NotWritableError and doing == "read":
             kind = NotReadableError
         reason = os.strerror(cause.errno) if cause.errno else str(cause)
@@ -155,6 +155,16 @@ class StorageError(MemoryFileError, OSError):
     def __str__(self) -> str:
         # OSError would show errno and filename in place of the message.
         return str(self.args[0]) if self.args else self.code
+
+
+class SyncFailedError(StorageError):
+    """The disk did not confirm what was written: with `durability="power"` it counts as not stored.
+
+    It was taken back, and the next write looks at the file anew; syncing again proves nothing.
+    """
+
+    code = "sync_failed"
+    _way_out = "it was taken back; see to the disk, then call again"
 
 
 class NotWritableError(StorageError, PermissionError):

@@ -17,7 +17,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from gotong_memfile.errors import OwnerCollisionError, RootNotDirectoryError, StorageError, UnsafePathError
+from gotong_memfile.errors import (
+    OwnerCollisionError,
+    RootNotDirectoryError,
+    StorageError,
+    SyncFailedError,
+    UnsafePathError,
+)
 from gotong_memfile.layout import OwnerPaths, confusable_names
 
 _SAFE_OPEN: Final = (
@@ -124,8 +130,10 @@ class File:
 
     def sync(self) -> None:
         """Bring the file's bytes to the disk itself."""
-        with _typed("sync", self.path):
+        try:
             os.fsync(self.descriptor)
+        except OSError as error:
+            raise SyncFailedError.from_os_error("sync", self.path, error) from error
 
     def set_mode(self, mode: int) -> None:
         """Give the file these permissions, whatever the umask."""

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gotong_memfile.codec import RawEntry, as_utf16
+from gotong_memfile.compaction import Compaction
+from gotong_memfile.compactor import COMPACTOR, Job
 from gotong_memfile.config import MemoryFileConfig, StoreOptions
 from gotong_memfile.draft import Draft, checked_id, checked_meta, draft, drafts_of
 from gotong_memfile.errors import (
@@ -21,7 +23,6 @@ from gotong_memfile.errors import (
     InvalidEntryError,
     InvalidQueryError,
     KindNotAllowedError,
-    MemoryFileError,
 )
 from gotong_memfile.layout import MemoryKind
 from gotong_memfile.models import (
@@ -35,7 +36,7 @@ from gotong_memfile.models import (
     Owner,
     described,
 )
-from gotong_memfile.store import Compaction, OwnerStore
+from gotong_memfile.store import OwnerStore
 from gotong_memfile.surface import HubSurface, MemoryStats
 
 _logger: Final = logging.getLogger("gotong_memfile")
@@ -172,12 +173,23 @@ class MemoryFileHandle:
         0
         """
         self._require_open()
-        done = self._compact(self._writable(kind))
-        return sum(compaction.lines_before - compaction.lines_after for compaction in done)
+        dropped = 0
+        for one in self._writable(kind):
+            cap = self._config.cap(one)
+            if cap is not None and self._store.over_cap(one, cap):
+                done = self._store.compact(one, cap, self._options)
+                if done is not None:
+                    dropped += done.lines_before - done.lines_after
+                    self._tell(done)
+        return dropped
 
     def flush(self) -> None:
-        """Bring everything acknowledged to the disk itself, so that it survives a loss of power."""
+        """Wait for compactions under way, and bring everything acknowledged to the disk itself.
+
+        >>> memory.flush()
+        """
         self._require_open()
+        COMPACTOR.wait(directory=self.path)
         self._store.sync(self._config.kinds)
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -287,9 +299,13 @@ class MemoryFileHandle:
         return self._release is None
 
     def close(self) -> None:
-        """Release the memory; further verbs raise `HandleClosedError`. Closing again does nothing."""
+        """Release the memory, when compactions under way are done. Further verbs raise `HandleClosedError`.
+
+        Closing again does nothing.
+        """
         release, self._release = self._release, None
         if release is not None:
+            COMPACTOR.wait(directory=self.path)
             release()
 
     def __enter__(self) -> MemoryFileHandle:
@@ -338,22 +354,14 @@ class MemoryFileHandle:
         return entries
 
     def _keep_caps(self, kinds: Iterable[MemoryKind]) -> None:
-        """Compact what has grown over its cap. What was written is in, so a failure is only told."""
-        try:
-            self._compact(kinds)
-        except MemoryFileError as error:
-            _logger.warning("the memory of %a stays over its cap for now: %s", str(self._owner), error)
-
-    def _compact(self, kinds: Iterable[MemoryKind]) -> builtins.list[Compaction]:
-        done = []
+        """Have compacted what has grown over its cap; wait for that only at twice the cap."""
         for kind in kinds:
             cap = self._config.cap(kind)
             if cap is not None and self._store.over_cap(kind, cap):
-                compaction = self._store.compact(kind, cap, self._options)
-                if compaction is not None:
-                    done.append(compaction)
-                    self._tell(compaction)
-        return done
+                job = Job(self._store, kind, cap, self._options, self._tell)
+                COMPACTOR.request(job)
+                if self._store.over_cap(kind, 2 * cap):
+                    COMPACTOR.wait(job.log)
 
     def _tell(self, compaction: Compaction) -> None:
         """Requires: no lock is held, since a hub may call back."""

@@ -36,6 +36,13 @@ class ProcessLock:
         self._paths = paths
         self._logger = logger
         self._unsupported = False
+        self._held: fileio.File | None = None
+
+    def start_anew_in_child(self) -> None:
+        """Let go, in a forked child, of the lock that the parent holds: it would outlive the parent here."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     @contextlib.contextmanager
     def held(self, options: StoreOptions) -> Iterator[None]:
@@ -50,7 +57,8 @@ class ProcessLock:
         with contextlib.ExitStack() as stack:
             file = self._locked_file(options)
             if file is not None:
-                stack.callback(_unlock_and_close, file)
+                self._held = file
+                stack.callback(self._release, file)
             yield
 
     def _locked_file(self, options: StoreOptions) -> fileio.File | None:
@@ -116,18 +124,20 @@ class ProcessLock:
             return False
         return True
 
+    def _release(self, file: fileio.File) -> None:
+        if self._held is not file:
+            return  # this is a child that was forked meanwhile: the lock is the parent's
+        self._held = None
+        import portalocker  # noqa: PLC0415
+
+        try:
+            # Closing alone would not do: a child forked meanwhile may share the descriptor.
+            portalocker.unlock(file.descriptor)
+        finally:
+            file.close()
+
     @staticmethod
     def _is_current(file: fileio.File) -> bool:
         """Whether others would lock this same file: somebody may have cleaned `.locks` by hand."""
         found = fileio.status(file.path)
         return found is not None and os.path.samestat(found, file.status())
-
-
-def _unlock_and_close(file: fileio.File) -> None:
-    import portalocker  # noqa: PLC0415
-
-    try:
-        # Closing alone would not do: a child forked meanwhile shares the descriptor.
-        portalocker.unlock(file.descriptor)
-    finally:
-        file.close()

@@ -1,4 +1,4 @@
-"""One JSONL file: snapshots for readers, append and rewrite for writers.
+"""One JSONL file: snapshots for readers, append for writers.
 
 A *generation* is one file (inode) under the log's name: appends extend it, a rewrite puts a new one in its
 place. A reader keeps the generation that it opened, complete, whatever is written meanwhile.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -18,12 +17,10 @@ from typing import Final
 from gotong_memfile import fileio
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.errors import StorageError
-from gotong_memfile.layout import TEMPORARY_PREFIX, MemoryKind
+from gotong_memfile.layout import MemoryKind
 
 BLOCK_BYTES: Final = 64 * 1024
 """How much is read at a time: the size of a zone (DESIGN §4)."""
-
-_MAX_ATTEMPTS: Final = 10
 
 
 class Snapshot:
@@ -96,13 +93,6 @@ def lines_of(offset: int, block: bytes) -> Iterator[tuple[int, int, bytes]]:
         yield offset, offset + len(last), last
 
 
-Piece = tuple[int, int] | bytes
-"""Part of a new generation: the bytes `[start, end)` of the old one, or new bytes."""
-
-Plan = Callable[[Snapshot], Sequence[Piece] | None]
-"""What a new generation consists of, seen from a snapshot of the old one; None: leave it as it is."""
-
-
 @dataclass(frozen=True, slots=True)
 class Appended:
     """Where an append went: the bytes `[start, end)` of the generation that `status` is of."""
@@ -116,9 +106,8 @@ class Appended:
 class KindLog:
     """The file of one memory kind of one owner.
 
-    Requires, for `append`, `take_back` and `prepare`: the owner's queue and process lock are held. They
-    are then safe against each other; against programs that know no locks they keep what those wrote, but
-    for a write that falls into the moment between the last look and the swap.
+    Requires, for `append` and `take_back`: the owner's queue and process lock are held. What programs
+    without locks write between is kept.
     """
 
     def __init__(self, path: str, kind: MemoryKind, logger: logging.Logger) -> None:
@@ -178,19 +167,6 @@ class KindLog:
             if os.path.samestat(file.status(), appended.status):
                 self._erase(file, appended.start, appended.end, created=appended.created)
 
-    def prepare(self, plan: Plan, options: StoreOptions) -> Rewrite | None:
-        """Write the new generation that `plan` wants beside the old one, or None when it wants none.
-
-        The caller commits it, or leaves its `with` block to discard it.
-        """
-        rewrite = Rewrite(self, plan, options)
-        with contextlib.ExitStack() as stack:
-            stack.push(rewrite)
-            if not rewrite.prepare():
-                return None
-            stack.pop_all()
-        return rewrite
-
     def sync(self) -> None:
         """Bring the file to the disk itself."""
         with contextlib.suppress(FileNotFoundError), fileio.open_for_appending(self.path) as file:
@@ -216,134 +192,3 @@ class KindLog:
             # A program without locks has written behind them: its lines stay, ours become a blank line.
             with fileio.open_for_overwriting(self.path) as own:
                 own.overwrite(b" " * (end - start - 1) + b"\n", start)
-
-
-class Rewrite:
-    """A new generation of a log, from the plan for it to the swap. Use it in a `with`.
-
-    The new generation is on the disk before it takes the name, and keeps the mode of the old one. Until
-    then the old one is untouched, so that any error on the way leaves everything as it was.
-
-    Requires: the owner's queue and process lock are held from `prepare` to the end.
-    """
-
-    def __init__(self, log: KindLog, plan: Plan, options: StoreOptions) -> None:
-        self._log = log
-        self._plan = plan
-        self._options = options
-        self._directory = os.path.dirname(log.path)
-        self._temporary = ""
-        self._files = contextlib.ExitStack()
-
-    def __enter__(self) -> Rewrite:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._discard()
-
-    def prepare(self) -> bool:
-        """Write the new generation; False when the plan, asked for the log as it is now, wants none."""
-        self._discard()
-        snapshot = self._log.snapshot()
-        if snapshot is None:
-            return False
-        self._snapshot = self._files.enter_context(snapshot)
-        pieces = self._plan(snapshot)
-        if pieces is None:
-            self._discard()
-            return False
-        name = f"{TEMPORARY_PREFIX}{self._log.kind}-{secrets.token_hex(6)}.tmp"
-        self._temporary = os.path.join(self._directory, name)
-        self._new = self._files.enter_context(fileio.create(self._temporary, self._options.file_mode))
-        self._new.take_ownership_of(snapshot.status)
-        for piece in pieces:
-            if isinstance(piece, bytes):
-                self._new.write_all(piece)
-            else:
-                self._new.copy_from(snapshot.file, piece[0], piece[1] - piece[0])
-        self._new.sync()
-        return True
-
-    def commit(self) -> bool:
-        """Put the new generation in place; False when the plan wants none any more.
-
-        What a program without locks appended meanwhile is carried over. When one replaced the file, or
-        changed it in place, the plan is asked again for what is there now.
-        """
-        for _ in range(_MAX_ATTEMPTS):
-            if self._swap():
-                return True
-            if not self.prepare():
-                return False
-        raise StorageError(
-            f"{self._log.path!r} was changed by another program during each of {_MAX_ATTEMPTS} tries to "
-            "rewrite it; nothing was changed, stop that program and try again"
-        )
-
-    def _swap(self) -> bool:
-        """Whether the new generation took the place of the old one, which was still as it was planned for."""
-        copied = self._snapshot.size
-        while True:
-            now = fileio.status(self._log.path)
-            if now is None or not _continues(self._snapshot, now, copied):
-                return False
-            if now.st_size == copied:
-                break
-            self._new.copy_from(self._snapshot.file, copied, now.st_size - copied)
-            self._new.sync()
-            copied = now.st_size
-        fileio.replace(self._temporary, self._log.path)
-        self._temporary = ""
-        copied = self._carry_over(copied, unfinished=False)
-        self._sync_name()
-        self._carry_over(copied, unfinished=True)
-        return True
-
-    def _carry_over(self, copied: int, *, unfinished: bool) -> int:
-        """Bring along what a program that had opened the old generation still writes into it.
-
-        Only whole lines, unless `unfinished`: the rest of a line may be on its way. How much of the old
-        generation is in the new one now.
-        """
-        old = self._snapshot.file
-        late = b""
-        try:
-            late = old.read_at(copied, old.status().st_size - copied)
-            if not unfinished:
-                late = late[: late.rfind(b"\n") + 1]
-            if late:
-                # Opened anew, for appending: others may be writing to the new generation by now.
-                with fileio.open_for_appending(self._log.path) as new:
-                    new.write_all(late)
-                    new.sync()
-        except (StorageError, FileNotFoundError):
-            self._log.logger.exception(
-                "what another program appended to %r during a rewrite could not be kept", self._log.path
-            )
-        return copied + len(late)
-
-    def _sync_name(self) -> None:
-        """Make the swap itself durable. It is done already, so a failure here undoes nothing."""
-        try:
-            fileio.sync_directory(self._directory)
-        except StorageError as error:
-            self._log.logger.warning("%s; the rewrite is done, but may not survive a power failure", error)
-
-    def _discard(self) -> None:
-        """Close the files, and remove a new generation that is not in place."""
-        self._files.close()
-        if self._temporary:
-            try:
-                fileio.remove(self._temporary)
-            except StorageError as error:
-                self._log.logger.warning("%s; it is removed at the next attach", error)
-            self._temporary = ""
-
-
-def _continues(snapshot: Snapshot, now: os.stat_result, copied: int) -> bool:
-    """Whether `now` is the snapshot's generation, changed by nothing but appends."""
-    if not os.path.samestat(snapshot.status, now) or now.st_size < copied:
-        return False
-    return now.st_size > snapshot.size or now.st_mtime_ns == snapshot.status.st_mtime_ns

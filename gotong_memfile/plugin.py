@@ -23,7 +23,7 @@ from gotong_memfile.handle import MemoryFileHandle
 from gotong_memfile.layout import MEMORY_KINDS, TRASH, owner_paths
 from gotong_memfile.models import Owner
 from gotong_memfile.reader import OwnerReader
-from gotong_memfile.store import close_store, open_store
+from gotong_memfile.registry import close_store, open_store
 from gotong_memfile.surface import (
     PREVIEW_BYTES,
     HubSurface,

@@ -1,7 +1,6 @@
 """The store of one owner: all writes of this process to one owner's files go through it, one at a time.
 
-There is one `OwnerStore` per owner directory and process, shared by every handle of every plugin and found
-through the one registry at the end of this file.
+There is one `OwnerStore` per owner directory and process, shared by every handle of every plugin.
 """
 
 from __future__ import annotations
@@ -9,18 +8,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
-from array import array
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from gotong_memfile import fileio, zones
-from gotong_memfile.codec import RawEntry, encode_patched
+from gotong_memfile import fileio
+from gotong_memfile.codec import RawEntry
+from gotong_memfile.compaction import Compaction, Survey, survey
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.draft import Draft
-from gotong_memfile.errors import DuplicateIdError, MemoryFileError, MutationPendingError, StorageError
+from gotong_memfile.edits import Pieces, with_patch, without_entries, without_ids
+from gotong_memfile.errors import (
+    DuplicateIdError,
+    MemoryFileError,
+    MutationPendingError,
+    StorageError,
+    SyncFailedError,
+)
 from gotong_memfile.ids import EntryIdSource
 from gotong_memfile.layout import (
     FOREIGN_MUTATION_MARKERS,
@@ -30,23 +36,34 @@ from gotong_memfile.layout import (
     OwnerPaths,
 )
 from gotong_memfile.locks import ProcessLock
-from gotong_memfile.log import Appended, KindLog, Piece, Snapshot
+from gotong_memfile.log import Appended, KindLog, Snapshot
 from gotong_memfile.models import Json, MemoryEntry
 from gotong_memfile.reader import OwnerReader
-from gotong_memfile.search import lines_with_ids
+from gotong_memfile.rewrite import Rewrite
+from gotong_memfile.write_queue import Turn, WriteQueue
 
 _logger: Final = logging.getLogger("gotong_memfile")
 
+_MAX_ATTEMPTS: Final = 10
+_LITTLE: Final = 256 * 1024
+"""How much of a delta, in bytes, writers are made to wait for at the end of a compaction."""
+
+_A_MOMENT: Final = 0.02
+"""How long after a swap, in seconds, the old generation is looked at for the last time: the TypeScript side
+opens, appends and closes within a few turns of its event loop."""
+
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
-    """What one compaction did to the file of `kind`."""
+class Append:
+    """A caller's wish to store drafts: all of them or none."""
 
-    kind: MemoryKind
-    bytes_before: int
-    bytes_after: int
-    lines_before: int
-    lines_after: int
+    drafts: Sequence[Draft]
+    now: Callable[[], int]
+    options: StoreOptions
+
+
+AppendTurn = Turn[Append, list[MemoryEntry]]
+Lines = dict[MemoryKind, list[bytes]]
 
 
 class OwnerStore:
@@ -60,13 +77,21 @@ class OwnerStore:
 
     def __init__(self, paths: OwnerPaths) -> None:
         self.paths = paths
-        self._queue = threading.Lock()
+        self._queue = self._new_queue()
         self._process_lock = ProcessLock(paths, _logger)
         self._ids = EntryIdSource()
         self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger) for kind in MEMORY_KINDS}
         self.reader = OwnerReader(paths, self._logs, _logger)
-        # Damage and blank lines do not count against a cap: else they would push good entries out.
         self._other_bytes: dict[MemoryKind, int] = {}
+
+    def _new_queue(self) -> WriteQueue[Append, list[MemoryEntry]]:
+        return WriteQueue(self._commit, joinable=lambda leader, other: leader.options == other.options)
+
+    def start_anew_in_child(self) -> None:
+        """Forget, in a forked child, what threads of the parent are at: their locks, turns and ids."""
+        self._queue = self._new_queue()
+        self._process_lock.start_anew_in_child()
+        self._ids = EntryIdSource()
 
     def require_sound(self) -> None:
         """Raise before anything is touched when a link, or what is no regular file, is in a file's place.
@@ -83,7 +108,7 @@ class OwnerStore:
     @contextlib.contextmanager
     def exclusive(self, options: StoreOptions) -> Iterator[None]:
         """Be the only writer of this owner, of all threads and, with the process lock, of all processes."""
-        with self._queue, self._process_lock.held(options):
+        with self._queue.alone(), self._process_lock.held(options):
             yield
 
     def append(
@@ -92,99 +117,70 @@ class OwnerStore:
         """Store the drafts, all or none, and give back the entries, in order.
 
         A draft with an id that is stored already with the same content is that entry, and writes nothing.
-        Raises `DuplicateIdError`.
+        Raises `DuplicateIdError`, `MutationPendingError`, `LockTimeoutError`, `StorageError`.
         """
-        with self.exclusive(options):
-            self._require_writable()
-            entries, lines = self._settle(drafts, now)
-            if lines:
-                self._make_directory(options)
-                self._append_lines(lines, options)
-            return entries
+        return self._queue.submit(Append(drafts, now, options))
 
     def erase(self, ids: Collection[str], kinds: Sequence[MemoryKind], options: StoreOptions) -> int:
         """Drop the lines of these ids from the files; how many of the ids there were."""
-        erased: set[str] = set()
+        erased: dict[MemoryKind, set[str]] = {}
 
-        def plan(kind: MemoryKind, snapshot: Snapshot) -> Sequence[Piece] | None:
-            pieces: list[Piece] = []
-            position = 0
-            for line in lines_with_ids(snapshot, kind, ids):
-                erased.add(line.entry.id)
-                if position < line.start:
-                    pieces.append((position, line.start))
-                position = line.end
-            return [*pieces, (position, snapshot.size)] if position else None
+        def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
+            pieces, erased[kind] = without_ids(snapshot, kind, ids)
+            return pieces
 
         self._rewrite(kinds, plan, options)
-        return len(erased)
+        return len(set().union(*erased.values()))
 
     def clear(self, kinds: Sequence[MemoryKind], options: StoreOptions) -> int:
         """Drop all entries from the files, and leave the corrupt lines; how many entries there were."""
-        dropped: dict[MemoryKind, int] = {}
+        entries: dict[MemoryKind, int] = {}
 
-        def plan(kind: MemoryKind, snapshot: Snapshot) -> Sequence[Piece] | None:
-            damage: list[Piece] = []
-            dropped[kind] = 0
-            for line in zones.lines(snapshot, kind):
-                if line.entry is None:
-                    damage.append((line.start, line.end))
-                else:
-                    dropped[kind] += 1
-            return damage if dropped[kind] else None
+        def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
+            pieces, entries[kind] = without_entries(snapshot, kind)
+            return pieces
 
         self._rewrite(kinds, plan, options)
-        return sum(dropped.values())
+        return sum(entries.values())
 
     def patch(self, entry_id: str, patch: Json, kinds: Sequence[MemoryKind], options: StoreOptions) -> bool:
         """Merge `patch` into the meta of the lines of this id; whether there was one."""
-        found = False
+        found: dict[MemoryKind, bool] = {}
 
-        def plan(kind: MemoryKind, snapshot: Snapshot) -> Sequence[Piece] | None:
-            nonlocal found
-            pieces: list[Piece] = []
-            position = 0
-            for line in lines_with_ids(snapshot, kind, {entry_id}):
-                found = True
-                old = snapshot.file.read_at(line.start, line.end - line.start)
-                new = encode_patched(old, line.entry, patch)
-                if new is not None:
-                    pieces += [(position, line.start), new]
-                    position = line.end
-            return [*pieces, (position, snapshot.size)] if pieces else None
-
-        self._rewrite(kinds, plan, options)
-        return found
-
-    def compact(self, kind: MemoryKind, cap: int, options: StoreOptions) -> Compaction | None:
-        """Bring the file of `kind` under `cap` bytes by dropping the older half of its entries, again and
-        again; the newest entry and all corrupt lines stay. None when there was nothing to do.
-        """
-        done: Compaction | None = None
-
-        def plan(kind: MemoryKind, snapshot: Snapshot) -> Sequence[Piece] | None:
-            nonlocal done
-            done = None
-            starts, sizes = array("q"), array("q")
-            damage: list[tuple[int, int]] = []
-            for line in zones.lines(snapshot, kind):
-                if line.entry is None:
-                    damage.append((line.start, line.end))
-                else:
-                    starts.append(line.start)
-                    sizes.append(line.end - line.start)
-            self._other_bytes[kind] = snapshot.size - sum(sizes)
-            kept = newest_that_fit(sizes, cap)
-            if kept == len(sizes):
-                return None
-            cut = starts[len(starts) - kept]
-            pieces = [*(piece for piece in damage if piece[0] < cut), (cut, snapshot.size)]
-            after = sum(end - start for start, end in pieces)
-            done = Compaction(kind, snapshot.size, after, len(sizes), kept)
+        def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
+            pieces, found[kind] = with_patch(snapshot, kind, entry_id, patch)
             return pieces
 
-        self._rewrite((kind,), plan, options)
-        return done
+        self._rewrite(kinds, plan, options)
+        return any(found.values())
+
+    def compact(self, kind: MemoryKind, cap: int, options: StoreOptions) -> Compaction | None:
+        """Bring the file of `kind` under `cap` bytes (see `compaction.survey`); None: nothing to do.
+
+        Online: what stays is copied without any lock. Writers wait only while what they appended meanwhile
+        is copied, if that is little by then, and for the swap.
+        """
+        found: Survey | None = None
+
+        def plan(snapshot: Snapshot) -> Pieces:
+            nonlocal found
+            found = survey(snapshot, kind, cap)
+            self._other_bytes[kind] = found.other_bytes
+            return found.pieces if found.compaction is not None else None
+
+        for _ in range(_MAX_ATTEMPTS):
+            if not fileio.owner_exists(self.paths):
+                return None
+            with self.exclusive(options):
+                self._require_writable()
+                snapshot = self._logs[kind].snapshot()
+            with Rewrite(self._logs[kind], plan, options) as rewrite:
+                if not rewrite.prepare(snapshot):
+                    return None
+                if self._swap_in(rewrite, options):
+                    self._look_again(rewrite, options)
+                    return found.compaction if found is not None else None
+        raise self._restless(self._logs[kind])
 
     def over_cap(self, kind: MemoryKind, cap: int) -> bool:
         """Whether the file of `kind` holds more than `cap` bytes of what can be read, as far as is known."""
@@ -210,21 +206,61 @@ class OwnerStore:
         except MemoryFileError as error:
             _logger.warning("what a cut-off rewrite left in %r stays there: %s", self.paths.directory, error)
 
-    # -- under `exclusive` -------------------------------------------------------------------------------
+    # -- in a turn of the queue --------------------------------------------------------------------------
 
-    def _settle(
-        self, drafts: Sequence[Draft], now: Callable[[], int]
-    ) -> tuple[list[MemoryEntry], dict[MemoryKind, list[bytes]]]:
-        """The entries that the drafts become, and the lines to write for those that are new, by kind."""
-        ts = int(now())
-        given = {draft.id for draft in drafts if draft.id is not None}
+    def _commit(self, turns: Sequence[AppendTurn]) -> None:
+        """Write the appends of these turns together, and settle each. Requires: the first turn leads."""
+        options = _request(turns[0]).options
+        with self._process_lock.held(options):
+            self._require_writable()
+            if not self._write_together(turns, options):
+                # Somebody's record does not fit, or whatever: find out whose, and store the others.
+                for turn in turns:
+                    if not turn.settled:
+                        self._write_together([turn], options)
+
+    def _write_together(self, turns: Sequence[AppendTurn], options: StoreOptions) -> bool:
+        """Whether all turns that this tried are settled. An error of one write is that of all in it."""
+        known: dict[str, RawEntry] = {}
+        lines: Lines = {}
+        written: list[tuple[AppendTurn, list[MemoryEntry]]] = []
+        for turn in turns:
+            try:
+                entries, more = self._settle(_request(turn), known)
+            except Exception as error:  # noqa: BLE001 - the caller's own: a duplicate id, or a clock that fails
+                turn.fail(error)
+                continue
+            written.append((turn, entries))
+            for kind, of_kind in more.items():
+                lines.setdefault(kind, []).extend(of_kind)
+        try:
+            if lines:
+                self._make_directory(options)
+                self._append_lines(lines, options)
+        except MemoryFileError as error:
+            if len(written) > 1 and not isinstance(error, SyncFailedError):
+                return False
+            for turn, _ in written:
+                turn.fail(error)
+        else:
+            for turn, entries in written:
+                turn.succeed(entries)
+        return True
+
+    def _settle(self, request: Append, known: dict[str, RawEntry]) -> tuple[list[MemoryEntry], Lines]:
+        """The entries that the drafts become, and the lines to write for those that are new, by kind.
+
+        `known` are the entries with callers' ids that are about to be written; these are added.
+        """
+        ts = int(request.now())
         # Ids are unique per owner, so kinds that this handle does not have count too.
-        known = self.reader.find(given, MEMORY_KINDS) if given else {}
+        given = {draft.id for draft in request.drafts if draft.id is not None}
+        mine = {**self.reader.find(given, MEMORY_KINDS), **known} if given else {}
         entries = []
-        lines: dict[MemoryKind, list[bytes]] = {}
-        for draft in drafts:
+        lines: Lines = {}
+        for draft in request.drafts:
             entry_id = draft.id if draft.id is not None else self._ids.next(ts)
-            stored = known.get(entry_id)
+            stored = mine.get(entry_id)
             if stored is not None:
                 if not draft.same_content(stored):
                     raise DuplicateIdError(
@@ -235,12 +271,13 @@ class OwnerStore:
                 entries.append(stored.model())
                 continue
             if draft.id is not None:
-                known[entry_id] = RawEntry(entry_id, draft.kind, draft.text, ts, draft.meta)
+                mine[entry_id] = RawEntry(entry_id, draft.kind, draft.text, ts, draft.meta)
             lines.setdefault(draft.kind, []).append(draft.line(entry_id, ts))
             entries.append(draft.model(entry_id, ts))
+        known.update(mine)
         return entries, lines
 
-    def _append_lines(self, lines: dict[MemoryKind, list[bytes]], options: StoreOptions) -> None:
+    def _append_lines(self, lines: Lines, options: StoreOptions) -> None:
         done: list[tuple[KindLog, Appended]] = []
         try:
             for kind, of_kind in lines.items():
@@ -257,7 +294,7 @@ class OwnerStore:
     def _rewrite(
         self,
         kinds: Sequence[MemoryKind],
-        plan: Callable[[MemoryKind, Snapshot], Sequence[Piece] | None],
+        plan: Callable[[MemoryKind, Snapshot], Pieces],
         options: StoreOptions,
     ) -> None:
         """Rewrite the logs of `kinds` for which `plan` has pieces. A store that has no files is left alone.
@@ -269,21 +306,64 @@ class OwnerStore:
             return
         with self.exclusive(options), contextlib.ExitStack() as stack:
             self._require_writable()
-            rewrites = []
+            prepared = []
             for kind in kinds:
-                rewrite = self._logs[kind].prepare(partial(plan, kind), options)
-                if rewrite is not None:
-                    rewrites.append(stack.enter_context(rewrite))
-            for done, rewrite in enumerate(rewrites):
+                log = self._logs[kind]
+                rewrite = stack.enter_context(Rewrite(log, partial(plan, kind), options))
+                if rewrite.prepare(log.snapshot()):
+                    prepared.append((log, rewrite))
+            for done, (log, rewrite) in enumerate(prepared):
                 try:
-                    rewrite.commit()
+                    self._replace(log, rewrite)
                 except StorageError as error:
                     if not done:
                         raise
                     raise StorageError(
-                        f"{error}; {done} of {len(rewrites)} files had been rewritten before: "
+                        f"{error}; {done} of {len(prepared)} files had been rewritten before: "
                         "call again for the rest"
                     ) from error
+
+    def _replace(self, log: KindLog, rewrite: Rewrite) -> None:
+        """Put a prepared rewrite in place; planned anew where another program changed the file meanwhile."""
+        for _ in range(_MAX_ATTEMPTS):
+            while behind := rewrite.behind():
+                rewrite.catch_up(behind)
+            if behind == 0:
+                rewrite.swap()
+                rewrite.sync_name()
+                rewrite.carry_over(unfinished=True)
+                return
+            if not rewrite.prepare(log.snapshot()):
+                return
+        raise self._restless(log)
+
+    def _swap_in(self, rewrite: Rewrite, options: StoreOptions) -> bool:
+        """Put a rewrite in place that was prepared outside of a turn; False: the log has become another."""
+        for attempt in range(_MAX_ATTEMPTS):
+            with self.exclusive(options):
+                behind = rewrite.behind()
+                if behind is None:
+                    return False
+                if behind <= _LITTLE or attempt == _MAX_ATTEMPTS - 1:
+                    if behind:
+                        rewrite.catch_up(behind)
+                    rewrite.swap()
+                    return True
+            rewrite.catch_up(behind)
+        return False
+
+    def _look_again(self, rewrite: Rewrite, options: StoreOptions) -> None:
+        """Carry over what a program without locks, which had the old file open, wrote a moment too late."""
+        rewrite.sync_name()
+        time.sleep(_A_MOMENT)
+        with self.exclusive(options):
+            rewrite.carry_over(unfinished=True)
+
+    def _restless(self, log: KindLog) -> StorageError:
+        return StorageError(
+            f"{log.path!r} was changed by another program during each of {_MAX_ATTEMPTS} tries to "
+            "rewrite it; nothing was changed, stop that program and try again"
+        )
 
     def _require_writable(self) -> None:
         for marker in FOREIGN_MUTATION_MARKERS:
@@ -310,42 +390,6 @@ class OwnerStore:
         ]
 
 
-def newest_that_fit(sizes: Sequence[int], cap: int) -> int:
-    """How many of the newest lines, whose sizes in bytes are given oldest first, stay under `cap`.
-
-    The rule of the contract (DESIGN §3): while they do not fit, half of them, but at least one, stays.
-
-    >>> newest_that_fit([100] * 10, 600), newest_that_fit([100] * 10, 1000), newest_that_fit([100], 5)
-    (5, 10, 1)
-    """
-    kept = len(sizes)
-    total = sum(sizes)
-    while total > cap and kept > 1:
-        first, kept = len(sizes) - kept, max(1, kept // 2)
-        total -= sum(sizes[first : len(sizes) - kept])
-    return kept
-
-
-_registry_lock: Final = threading.Lock()
-_registry: Final[dict[str, tuple[OwnerStore, int]]] = {}
-
-
-def open_store(paths: OwnerPaths) -> OwnerStore:
-    """The one store of this owner in this process; give it back with `close_store`.
-
-    Requires: the root in `paths` is a real path, so that one directory has one name.
-    """
-    with _registry_lock:
-        store, users = _registry.get(paths.directory) or (OwnerStore(paths), 0)
-        _registry[paths.directory] = store, users + 1
-        return store
-
-
-def close_store(store: OwnerStore) -> None:
-    """Give back a store; the last user's call forgets it."""
-    with _registry_lock:
-        _, users = _registry[store.paths.directory]
-        if users > 1:
-            _registry[store.paths.directory] = store, users - 1
-        else:
-            del _registry[store.paths.directory]
+def _request(turn: AppendTurn) -> Append:
+    assert turn.request is not None, "turns that work alone are in no group"  # noqa: S101
+    return turn.request

@@ -39,7 +39,7 @@ from gotong_memfile.layout import (
     trash_paths,
 )
 from gotong_memfile.models import Owner, described
-from gotong_memfile.store import close_store, open_store
+from gotong_memfile.registry import close_store, open_store
 from gotong_memfile.surface import TRASH_RETENTION_MS, TrashRef
 
 _PURGE_PREFIX: Final = ".purge-"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import NOBODY, Clock, FaultyOS, Host
 
-from gotong_memfile import MemoryFileHandle, MemoryFilePlugin, ServiceInitCtx, fileio, open_memory, store
+from gotong_memfile import MemoryFileHandle, MemoryFilePlugin, ServiceInitCtx, fileio, open_memory, registry
 
 DATA = Path(__file__).parent / "data"
 
@@ -80,4 +80,4 @@ def open_to_all() -> Iterator[Path]:
 def _no_store_is_left_open() -> Iterator[None]:
     """Every test gives back what it opened: the registry is the one global state."""
     yield
-    assert not store._registry
+    assert registry.open_stores() == 0

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support import FaultyOS, Host, judge
 
-from gotong_memfile import MemoryFilePlugin, ServiceInitCtx, fileio, open_memory
+from gotong_memfile import MemoryFilePlugin, ServiceInitCtx, fileio, open_memory, store
 
 KINDS = ("episodic", "semantic", "working")
 Step = Callable[[MemoryFilePlugin], Any]
@@ -33,8 +33,8 @@ STEPS: dict[str, Step] = {
     "patch": lambda plugin: memory_of(plugin).patch_meta("first", {"a": 1}),
     "forget": lambda plugin: memory_of(plugin).forget("fact"),
     "forget many": lambda plugin: memory_of(plugin).forget_many(["batch 0", "batch 1"]),
-    "long": lambda plugin: memory_of(plugin).remember("long " * 140, id="long"),
-    "over": lambda plugin: memory_of(plugin).remember("over", id="over"),
+    "long": lambda plugin: (memory_of(plugin).remember("long " * 140, id="long"), memory_of(plugin).flush()),
+    "over": lambda plugin: (memory_of(plugin).remember("over", id="over"), memory_of(plugin).flush()),
     "clear": lambda plugin: memory_of(plugin).clear("semantic"),
     "last": lambda plugin: memory_of(plugin).remember("last", kind="semantic", id="last"),
 }
@@ -97,6 +97,7 @@ def run_in_child(root: Path, steps: dict[str, Step], prepare: Callable[[FaultyOS
         try:
             disk = FaultyOS()
             prepare(disk)
+            store._A_MOMENT = 0  # type: ignore[misc]
             fileio.os = disk  # type: ignore[attr-defined]
             plugin = plugin_on(root)
             for step in steps.values():

@@ -190,6 +190,7 @@ def test_damage_does_not_push_good_entries_over_the_cap(root: Path, folder: Path
         assert texts(memory) == ["new", "good 2", "good 1", "good 0"]
         for n in range(20):
             memory.remember(f"newer {n}")
+        memory.flush()
         assert 2 <= len(texts(memory)) <= 8
         assert memory.stats().corrupt == 1
 

@@ -136,6 +136,7 @@ def test_changes_leave_all_other_lines_byte_for_byte(interop_root: Path, change:
             expected = [*lines[:2], broken, alien, *lines[2:-1]]
         elif change == "patch_meta":
             assert memory.patch_meta(last_id, {"importance": 6}) is True
+            memory.flush()
             changed = lines[-1].replace(b'"importance":5', b'"importance":6')
             # The patch is followed by a compaction, as the file is over its cap: 3 of 7 entries stay.
             expected = [broken, *lines[3:-1], changed]

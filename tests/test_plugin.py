@@ -97,6 +97,7 @@ def test_a_compaction_is_published_with_no_lock_held(
     plugin._hub.publish_event = publish  # type: ignore[method-assign]
     for n in range(6):
         memory.remember(f"n{n}")
+    memory.flush()
     [(kind, data)] = host.events
     assert kind == "memory_compacted"
     assert data == {
@@ -531,6 +532,7 @@ def test_a_hub_that_fails_at_an_event_does_not_fail_what_was_remembered(
     plugin._hub.publish_event = broken  # type: ignore[method-assign]
     memory = plugin.attach("agent/a", {"maxEpisodicBytes": 100})
     entries = [memory.remember(f"n{n}") for n in range(5)]
+    memory.flush()
     assert memory.list() == [entries[-1]]
     assert "the hub failed" in caplog.text
 

@@ -23,8 +23,8 @@ from gotong_memfile import (
     fileio,
 )
 from gotong_memfile.codec import decode_line, encode_entry
+from gotong_memfile.compaction import newest_that_fit
 from gotong_memfile.errors import InvalidEntryError
-from gotong_memfile.store import newest_that_fit
 
 KINDS = ("episodic", "semantic", "working")
 
@@ -133,6 +133,7 @@ class Run:
 
     def step(self, verb: str, *arguments: Any) -> None:
         getattr(self, verb)(*arguments)
+        self.memory.flush()
         assert [dict(entry) for entry in self.memory.scan()] == self.model.newest_first(KINDS)
 
     def remember(self, text: str, kind: Any, meta: Any, own_id: str | None) -> None:
@@ -210,6 +211,7 @@ def run(steps: list[tuple[Any, ...]], caps: dict[str, int]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         # What fsync does cannot be seen from here, and it is nine tenths of the time.
         patch.setattr(fileio.os, "fsync", lambda descriptor: None)
+        patch.setattr("gotong_memfile.store._A_MOMENT", 0)
         session = Run(Path(directory) / "memory", caps)
         try:
             for verb, *arguments in steps:
