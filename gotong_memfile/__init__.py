@@ -39,6 +39,7 @@ from gotong_memfile.errors import (
 )
 from gotong_memfile.handle import MemoryFileHandle
 from gotong_memfile.layout import MemoryKind
+from gotong_memfile.lease import MultiHostWarning
 from gotong_memfile.models import EntryList, MemoryEntry, MemoryQuery, NewMemoryEntry, Owner, resolve_owner
 from gotong_memfile.plugin import MemoryFilePlugin, open_memory
 from gotong_memfile.surface import (
@@ -76,6 +77,7 @@ __all__ = [
     "MemoryKind",
     "MemoryQuery",
     "MemoryStats",
+    "MultiHostWarning",
     "MutationPendingError",
     "NewMemoryEntry",
     "NotInitializedError",

@@ -21,6 +21,17 @@ class Compaction:
     lines_before: int
     lines_after: int
 
+    def event(self, owner: str) -> dict[str, str | int]:
+        """What a hub is told of it."""
+        return {
+            "owner": owner,
+            "kind": self.kind,
+            "bytesBefore": self.bytes_before,
+            "bytesAfter": self.bytes_after,
+            "linesBefore": self.lines_before,
+            "linesAfter": self.lines_after,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:

@@ -59,6 +59,7 @@ class Compactor:
         self._jobs: dict[tuple[str, MemoryKind], Job] = {}
         self._current: tuple[str, MemoryKind] | None = None
         self._thread: threading.Thread | None = None
+        self._ending = False
 
     def request(self, job: Job) -> None:
         """Have a job done soon, or now where no thread can be started. Asking twice is asking once."""
@@ -69,13 +70,8 @@ class Compactor:
             self._jobs[job.log] = job
             if self._thread is not None:
                 return
-            thread = threading.Thread(target=self._run, name="gotong-memfile-compactor", daemon=True)
-            self._thread = thread
-            try:
-                thread.start()
-            except RuntimeError:  # "can't start new thread": too many, or the interpreter is shutting down
-                self._thread = None
-        if self._thread is None:
+            started = not self._ending and self._start()
+        if not started:
             self._run()
 
     def wait(self, log: tuple[str, MemoryKind] | None = None, directory: str | None = None) -> None:
@@ -92,6 +88,24 @@ class Compactor:
         with self._changed:
             while concerned(self._current) or any(map(concerned, self._jobs)):
                 self._changed.wait()
+
+    def end(self) -> None:
+        """Bring everything to its end, and start no thread from now on: the interpreter is shutting down.
+
+        A thread that is started later may never get to run, and who waits for that waits for ever.
+        """
+        self._ending = True
+        self.wait()
+
+    def _start(self) -> bool:
+        """Whether the thread could be started. Requires: `_changed`."""
+        thread = threading.Thread(target=self._run, name="gotong-memfile-compactor", daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError:  # "can't start new thread": there are too many
+            self._thread = None
+        return self._thread is not None
 
     def _run(self) -> None:
         while True:
@@ -118,6 +132,6 @@ class Compactor:
 COMPACTOR: Final = Compactor()
 """The compactor of this process."""
 
-atexit.register(COMPACTOR.wait)
+atexit.register(COMPACTOR.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=COMPACTOR.start_anew_in_child)

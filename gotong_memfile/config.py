@@ -85,6 +85,8 @@ class StoreOptions:
     - `lock_timeout`: how long to wait for such a writer, in seconds.
     - `file_mode`, `directory_mode`: permissions of what is created, whatever the umask; 0o660 and 0o2770
       let a group share the memory.
+    - `advisory_lock`: whether to warn when another host has the owner attached, too.
+    - `lease_duration`: after how many seconds without a sign of life a host counts as gone; the same on all.
     - `clock`: gives the present as epoch ms; None asks the host.
 
     Raises `InvalidConfigError` for a value that makes no sense.
@@ -95,13 +97,18 @@ class StoreOptions:
     lock_timeout: float = 10.0
     file_mode: int = 0o600
     directory_mode: int = 0o700
+    advisory_lock: bool = False
+    lease_duration: float = 30.0
     clock: Callable[[], int] | None = None
 
     def __post_init__(self) -> None:
         if self.durability not in get_args(Durability):
             raise InvalidConfigError(f"durability must be 'process' or 'power', not {self.durability!r}")
-        if not isinstance(self.process_lock, bool):
-            raise InvalidConfigError(f"process_lock must be True or False, not {self.process_lock!r}")
+        for name in ("process_lock", "advisory_lock"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not _is_number(self.lease_duration) or not 0 < self.lease_duration < float("inf"):
+            raise InvalidConfigError(f"lease_duration must be seconds, not {self.lease_duration!r}")
         if not _is_number(self.lock_timeout) or not 0 <= self.lock_timeout < float("inf"):
             raise InvalidConfigError(f"lock_timeout must be seconds, 0 or more, not {self.lock_timeout!r}")
         if not _is_mode(self.file_mode) or self.file_mode & 0o600 != 0o600:

@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -294,6 +294,13 @@ def make_directory(path: str, mode: int) -> None:
             raise
     except OSError as error:
         raise StorageError.from_os_error("create", path, error) from error
+
+
+def make_directories(paths: Sequence[str], mode: int) -> None:
+    """Make the directories that are not there, outermost first, with exactly these permissions."""
+    for path in paths:
+        if not is_directory(path):
+            make_directory(path, mode)
 
 
 def make_root(path: str, mode: int) -> None:

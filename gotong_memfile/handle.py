@@ -5,15 +5,14 @@ from __future__ import annotations
 import builtins
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
-
-from gotong_memfile.codec import RawEntry, as_utf16
+from gotong_memfile.codec import as_utf16
 from gotong_memfile.compaction import Compaction
 from gotong_memfile.compactor import COMPACTOR, Job
 from gotong_memfile.config import MemoryFileConfig, StoreOptions
@@ -24,7 +23,7 @@ from gotong_memfile.errors import (
     InvalidQueryError,
     KindNotAllowedError,
 )
-from gotong_memfile.layout import MemoryKind
+from gotong_memfile.layout import MemoryKind, owner_paths
 from gotong_memfile.models import (
     LIST_DEFAULT,
     RECALL_DEFAULT,
@@ -34,14 +33,14 @@ from gotong_memfile.models import (
     MemoryQuery,
     NewMemoryEntry,
     Owner,
-    described,
+    checked_query,
 )
+from gotong_memfile.reader import Scan
+from gotong_memfile.registry import close_store, open_store
 from gotong_memfile.store import OwnerStore
-from gotong_memfile.surface import HubSurface, MemoryStats
+from gotong_memfile.surface import HubSurface, LocalHub, MemoryStats
 
 _logger: Final = logging.getLogger("gotong_memfile")
-
-_Query = TypeVar("_Query", bound=BaseModel)
 
 Since = float | datetime | timedelta | None
 """From when on: epoch ms, an aware datetime, or a timedelta back from now; None: from the beginning."""
@@ -67,13 +66,11 @@ class MemoryFileHandle:
 
     def __init__(
         self,
-        *,
         owner: Owner,
         store: OwnerStore,
         config: MemoryFileConfig,
         options: StoreOptions,
         hub: HubSurface,
-        release: Callable[[], None],
     ) -> None:
         self._owner = owner
         self._store = store
@@ -81,7 +78,24 @@ class MemoryFileHandle:
         self._options = options
         self._hub = hub
         self._now = options.clock or hub.now
-        self._release: Callable[[], None] | None = release
+        self._closing = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls, root: str, owner: Owner, config: MemoryFileConfig, options: StoreOptions, hub: HubSurface
+    ) -> MemoryFileHandle:
+        """A handle on the owner's one store in this process. Requires: `root` is a real path."""
+        store = open_store(owner_paths(root, owner.kind, owner.id))
+        try:
+            store.require_sound()
+            store.remove_leftovers(options)
+            if options.advisory_lock:
+                store.lease.hold(options)
+        except BaseException:
+            close_store(store)
+            raise
+        return cls(owner, store, config, options, hub)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -212,7 +226,7 @@ class MemoryFileHandle:
         ['Asked about coffee']
         """
         self._require_open()
-        query = _checked(MemoryQuery, text=text, kinds=kinds, since=since, k=k)
+        query = checked_query(MemoryQuery, text=text, kinds=kinds, since=since, k=k)
         wanted = self._config.kinds if query.kinds is None else query.kinds
         visible = [kind for kind in self._config.kinds if kind in wanted]
         needle = None if query.text is None else as_utf16(query.text)
@@ -229,7 +243,7 @@ class MemoryFileHandle:
         1
         """
         self._require_open()
-        query = _checked(ListQuery, kind=kind, limit=limit)
+        query = checked_query(ListQuery, kind=kind, limit=limit)
         with contextlib.ExitStack() as stack:
             entries = self._store.reader.ordered(stack, self._visible(query.kind), most=query.limit)
             return EntryList(entry.model() for entry in islice(entries, query.limit))
@@ -246,14 +260,14 @@ class MemoryFileHandle:
         3
         """
         self._require_open()
-        query = _checked(MemoryQuery, kinds=None if kind is None else (kind,), since=since)
+        query = checked_query(MemoryQuery, kinds=None if kind is None else (kind,), since=since)
         if not isinstance(newest_first, bool):
             raise InvalidQueryError(f"newest_first must be True or False, not {newest_first!r}")
         with contextlib.ExitStack() as stack:
             entries = self._store.reader.ordered(
                 stack, self._visible(kind), since=query.since_ms(self._now()), newest_first=newest_first
             )
-            return _Scan(entries, stack.pop_all())
+            return Scan(entries, stack.pop_all())
 
     def get(self, id: str) -> MemoryEntry | None:
         """The entry of this id, or None.
@@ -296,17 +310,21 @@ class MemoryFileHandle:
     @property
     def closed(self) -> bool:
         """Whether `close` was called or the owner detached."""
-        return self._release is None
+        return self._closed
 
     def close(self) -> None:
         """Release the memory, when compactions under way are done. Further verbs raise `HandleClosedError`.
 
         Closing again does nothing.
         """
-        release, self._release = self._release, None
-        if release is not None:
-            COMPACTOR.wait(directory=self.path)
-            release()
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        COMPACTOR.wait(directory=self.path)
+        if self._options.advisory_lock:
+            self._store.lease.drop()
+        close_store(self._store)
 
     def __enter__(self) -> MemoryFileHandle:
         self._require_open()
@@ -320,6 +338,12 @@ class MemoryFileHandle:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is a handle on the same owner in the process that unpickles it, on that one's clock."""
+        self._require_open()
+        root = self._store.paths.root
+        return MemoryFileHandle.open, (root, self._owner, self._config, self._options, LocalHub())
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"<MemoryFileHandle of {str(self._owner)!a} in {self.path!a}, {state}>"
@@ -327,7 +351,7 @@ class MemoryFileHandle:
     # -- inside ------------------------------------------------------------------------------------------
 
     def _require_open(self) -> None:
-        if self._release is None:
+        if self._closed:
             raise HandleClosedError(
                 f"the memory of {str(self._owner)!a} was closed or detached; open or attach it again"
             )
@@ -366,40 +390,7 @@ class MemoryFileHandle:
     def _tell(self, compaction: Compaction) -> None:
         """Requires: no lock is held, since a hub may call back."""
         _logger.info("compacted the memory of %a: %s", str(self._owner), compaction)
-        event = {
-            "owner": str(self._owner),
-            "kind": compaction.kind,
-            "bytesBefore": compaction.bytes_before,
-            "bytesAfter": compaction.bytes_after,
-            "linesBefore": compaction.lines_before,
-            "linesAfter": compaction.lines_after,
-        }
         try:
-            self._hub.publish_event("memory_compacted", event)
+            self._hub.publish_event("memory_compacted", compaction.event(str(self._owner)))
         except Exception:  # a host's own fault must not turn a stored entry into an error
             _logger.exception("the hub failed at the event memory_compacted")
-
-
-class _Scan(Iterator[MemoryEntry]):
-    """An iterator that keeps files open, and closes them at its end or when it is thrown away."""
-
-    def __init__(self, entries: Iterator[RawEntry], files: contextlib.ExitStack) -> None:
-        self._entries = entries
-        self._files = files
-
-    def __next__(self) -> MemoryEntry:
-        try:
-            return next(self._entries).model()
-        except BaseException:
-            self._files.close()
-            raise
-
-    def __del__(self) -> None:
-        self._files.close()
-
-
-def _checked(model: builtins.type[_Query], **arguments: Any) -> _Query:
-    try:
-        return model(**arguments)
-    except ValidationError as error:
-        raise InvalidQueryError(described(error)) from error

@@ -35,6 +35,11 @@ class ProcessLock:
     def __init__(self, paths: OwnerPaths, logger: logging.Logger) -> None:
         self._paths = paths
         self._logger = logger
+        # Imported with the first store, not with the package, for it takes as long as all the rest; and not
+        # with the first write, for that may come when the interpreter shuts down and imports nothing more.
+        import portalocker  # noqa: PLC0415
+
+        self._portalocker = portalocker
         self._unsupported = False
         self._held: fileio.File | None = None
 
@@ -87,9 +92,7 @@ class ProcessLock:
     def _open(self, options: StoreOptions) -> fileio.File:
         path = self._paths.write_lock
         while True:
-            for directory in self._paths.lock_directories:
-                if not fileio.is_directory(directory):
-                    fileio.make_directory(directory, options.directory_mode)
+            fileio.make_directories(self._paths.lock_directories, options.directory_mode)
             # Locks need a descriptor that may write, on network mounts at least.
             with contextlib.suppress(FileNotFoundError):
                 return fileio.open_for_overwriting(path)
@@ -97,9 +100,7 @@ class ProcessLock:
                 return fileio.create(path, options.file_mode)
 
     def _try_lock(self, file: fileio.File) -> bool:
-        # portalocker takes as long to import as this whole package: only writers pay for it.
-        import portalocker  # noqa: PLC0415
-
+        portalocker = self._portalocker
         try:
             portalocker.lock(file.descriptor, portalocker.LOCK_EX | portalocker.LOCK_NB)
         except portalocker.AlreadyLocked:
@@ -128,11 +129,9 @@ class ProcessLock:
         if self._held is not file:
             return  # this is a child that was forked meanwhile: the lock is the parent's
         self._held = None
-        import portalocker  # noqa: PLC0415
-
         try:
             # Closing alone would not do: a child forked meanwhile may share the descriptor.
-            portalocker.unlock(file.descriptor)
+            self._portalocker.unlock(file.descriptor)
         finally:
             file.close()
 

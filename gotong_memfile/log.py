@@ -154,7 +154,10 @@ class KindLog:
             except BaseException:
                 end = file.position()
                 try:
-                    self._erase(file, max(before.st_size, end - written), end, created=created)
+                    start = before.st_size
+                    if not data.startswith(file.read_at(start, end - start)):
+                        start = end - written  # a program without locks has written between
+                    self._erase(file, start, end, created=created)
                 except StorageError:
                     self.logger.exception("part of an entry that failed stays at the end of %r", self.path)
                 raise

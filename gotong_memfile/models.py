@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -25,7 +25,7 @@ from pydantic import (
     field_serializer,
 )
 
-from gotong_memfile.errors import InvalidOwnerError, InvalidScopeError
+from gotong_memfile.errors import InvalidOwnerError, InvalidQueryError, InvalidScopeError
 from gotong_memfile.layout import OWNER_KINDS, MemoryKind, OwnerKind
 
 Json = dict[str, Any]
@@ -260,3 +260,14 @@ def described(error: ValidationError) -> str:
     given = given if len(given) <= 80 else given[:77] + "..."
     message = first["msg"].removeprefix("Value error, ")
     return f"{where or 'value'}: {message[:1].lower()}{message[1:]} (got {given})"
+
+
+_Query = TypeVar("_Query", bound=BaseModel)
+
+
+def checked_query(model: type[_Query], **arguments: Any) -> _Query:
+    """The query of these arguments. Raises `InvalidQueryError`, which names the one that is wrong."""
+    try:
+        return model(**arguments)
+    except ValidationError as error:
+        raise InvalidQueryError(described(error)) from error

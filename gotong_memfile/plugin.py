@@ -103,7 +103,7 @@ class MemoryFilePlugin:
                         "detach it first, or attach it with the same configuration"
                     )
                 return handle
-            handle = open_handle(root, owner, checked, self._options, self._hub)
+            handle = MemoryFileHandle.open(root, owner, checked, self._options, self._hub)
             self._attached[owner] = handle
             return handle
 
@@ -202,34 +202,14 @@ def prepare_root(
     return root
 
 
-def open_handle(
-    root: str, owner: Owner, config: MemoryFileConfig, options: StoreOptions, hub: HubSurface
-) -> MemoryFileHandle:
-    """A handle of its own on the owner's one store in this process."""
-    store = open_store(owner_paths(root, owner.kind, owner.id))
-    try:
-        store.require_sound()
-        store.remove_leftovers(options)
-    except BaseException:
-        close_store(store)
-        raise
-    return MemoryFileHandle(
-        owner=owner,
-        store=store,
-        config=config,
-        options=options,
-        hub=hub,
-        release=lambda: close_store(store),
-    )
-
-
 def open_memory(
     root: str | os.PathLike[str], owner: Owner | str, **config_and_options: Any
 ) -> MemoryFileHandle:
     """Open an owner's memory in one line, for scripts and notebooks; close it, or use it in a `with`.
 
     Takes the names of `MemoryFileConfig` (`kinds`, `max_episodic_bytes`, `max_semantic_bytes`) and of
-    `StoreOptions` (`durability`, `process_lock`, `lock_timeout`, `file_mode`, `directory_mode`, `clock`).
+    `StoreOptions` (`durability`, `process_lock`, `lock_timeout`, `file_mode`, `directory_mode`,
+    `advisory_lock`, `lease_duration`, `clock`).
 
     >>> with open_memory("quickstart-memory", "user/u-7", max_episodic_bytes=1_000_000) as memory:
     ...     memory.remember("lives in KL", kind="semantic").text
@@ -238,7 +218,7 @@ def open_memory(
     owner = Owner.of(owner)
     config, options = split_settings(config_and_options)
     real_root = prepare_root(root, options)
-    return open_handle(real_root, owner, config, options, LocalHub())
+    return MemoryFileHandle.open(real_root, owner, config, options, LocalHub())
 
 
 def _describe(reader: OwnerReader) -> ServiceSnapshot:

@@ -14,6 +14,7 @@ from gotong_memfile import fileio, zones
 from gotong_memfile.codec import RawEntry
 from gotong_memfile.layout import MemoryKind, OwnerPaths
 from gotong_memfile.log import KindLog, Snapshot
+from gotong_memfile.models import MemoryEntry
 from gotong_memfile.search import lines_with_ids, text_match
 from gotong_memfile.surface import KindStats
 
@@ -111,3 +112,21 @@ class OwnerReader:
                 snapshot.file.path,
             )
         return zone_map
+
+
+class Scan(Iterator[MemoryEntry]):
+    """An iterator that keeps files open, and closes them at its end or when it is thrown away."""
+
+    def __init__(self, entries: Iterator[RawEntry], files: contextlib.ExitStack) -> None:
+        self._entries = entries
+        self._files = files
+
+    def __next__(self) -> MemoryEntry:
+        try:
+            return next(self._entries).model()
+        except BaseException:
+            self._files.close()
+            raise
+
+    def __del__(self) -> None:
+        self._files.close()

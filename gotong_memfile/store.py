@@ -35,6 +35,7 @@ from gotong_memfile.layout import (
     MemoryKind,
     OwnerPaths,
 )
+from gotong_memfile.lease import HostLease
 from gotong_memfile.locks import ProcessLock
 from gotong_memfile.log import Appended, KindLog, Snapshot
 from gotong_memfile.models import Json, MemoryEntry
@@ -79,6 +80,7 @@ class OwnerStore:
         self.paths = paths
         self._queue = self._new_queue()
         self._process_lock = ProcessLock(paths, _logger)
+        self.lease = HostLease(paths, _logger)
         self._ids = EntryIdSource()
         self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger) for kind in MEMORY_KINDS}
         self.reader = OwnerReader(paths, self._logs, _logger)
@@ -88,8 +90,9 @@ class OwnerStore:
         return WriteQueue(self._commit, joinable=lambda leader, other: leader.options == other.options)
 
     def start_anew_in_child(self) -> None:
-        """Forget, in a forked child, what threads of the parent are at: their locks, turns and ids."""
+        """Forget, in a forked child, what threads of the parent are at: their locks, turns, ids and lease."""
         self._queue = self._new_queue()
+        self.lease = HostLease(self.paths, _logger)
         self._process_lock.start_anew_in_child()
         self._ids = EntryIdSource()
 

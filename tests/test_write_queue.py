@@ -1,0 +1,341 @@
+"""The queue of writers: first come, first served, shared writes, and callers that are interrupted."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import FaultyOS, in_threads, judge
+
+from gotong_memfile import (
+    DiskFullError,
+    DuplicateIdError,
+    LockTimeoutError,
+    MemoryFileHandle,
+    StorageError,
+    SyncFailedError,
+    fileio,
+    open_memory,
+)
+from gotong_memfile.write_queue import Turn, WriteQueue
+
+
+class Desk:
+    """A queue whose leader can be stopped in the midst of its work."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.go_on = threading.Event()
+        self.started = threading.Event()
+        self.fail_with: BaseException | None = None
+        self.queue: WriteQueue[str, str] = WriteQueue(
+            self.commit, joinable=lambda one, other: one[0] == other[0]
+        )
+
+    def commit(self, turns: Sequence[Turn[str, str]]) -> None:
+        self.groups.append([str(turn.request) for turn in turns])
+        self.started.set()
+        assert self.go_on.wait(20)
+        if self.fail_with is not None:
+            error, self.fail_with = self.fail_with, None
+            raise error
+        for turn in turns:
+            turn.succeed(f"done {turn.request}")
+
+    def behind(self, request: str, results: dict[str, Any]) -> threading.Thread:
+        """A thread that waits with its request, and is in the queue when this returns."""
+        before = len(self.queue._turns)
+
+        def submit() -> None:
+            try:
+                results[request] = self.queue.submit(request)
+            except BaseException as error:
+                results[request] = error
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        while len(self.queue._turns) == before:
+            time.sleep(0.001)
+        return thread
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    assert not made.queue._turns, "nobody is left in the queue"
+
+
+def test_what_waits_is_written_together_in_order_of_arrival(desk: Desk) -> None:
+    results: dict[str, Any] = {}
+    threads = [desk.behind(f"a{n}", results) for n in range(5)]
+    desk.go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert desk.groups == [["a0"], ["a1", "a2", "a3", "a4"]]
+    assert results == {f"a{n}": f"done a{n}" for n in range(5)}
+
+
+def test_what_may_not_share_a_write_keeps_its_place(desk: Desk) -> None:
+    results: dict[str, Any] = {}
+    threads = [desk.behind(request, results) for request in ("a1", "a2", "b1", "a3", "a4")]
+    desk.go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert desk.groups == [["a1"], ["a2"], ["b1"], ["a3", "a4"]]
+
+
+def test_who_works_alone_waits_for_his_turn_and_holds_up_the_others(desk: Desk) -> None:
+    results: dict[str, Any] = {}
+    first = desk.behind("a1", results)
+    order: list[str] = []
+
+    def alone() -> None:
+        with desk.queue.alone():
+            order.append(f"alone after {desk.groups}")
+            time.sleep(0.05)
+            order.append(f"still alone after {desk.groups}")
+
+    thread = threading.Thread(target=alone)
+    thread.start()
+    while len(desk.queue._turns) < 2:
+        time.sleep(0.001)
+    last = desk.behind("a2", results)
+    desk.go_on.set()
+    for one in (first, thread, last):
+        one.join(10)
+    assert order == ["alone after [['a1']]", "still alone after [['a1']]"]
+    assert desk.groups == [["a1"], ["a2"]]
+
+
+def test_an_error_of_the_leader_is_its_own_and_the_next_one_leads(desk: Desk) -> None:
+    results: dict[str, Any] = {}
+    threads = [desk.behind("b0", results), *(desk.behind(f"a{n}", results) for n in range(3))]
+    desk.fail_with = None
+    desk.go_on.set()
+    threads[0].join(10)
+    for thread in threads:
+        thread.join(10)
+    assert results["a2"] == "done a2"
+
+    desk.go_on.clear()
+    desk.groups.clear()
+    results.clear()
+    threads = [desk.behind(f"a{n}", results) for n in range(3)]
+    desk.fail_with = LockTimeoutError("held")
+    desk.go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert isinstance(results.pop("a0"), LockTimeoutError)
+    assert results == {"a1": "done a1", "a2": "done a2"}
+
+
+def test_followers_whose_leader_was_interrupted_write_for_themselves(desk: Desk) -> None:
+    results: dict[str, Any] = {}
+    threads = [desk.behind(request, results) for request in ("b", "a0", "a1", "a2")]
+
+    def interrupting(turns: Sequence[Turn[str, str]]) -> None:
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+        Desk.commit(desk, turns)
+
+    desk.queue._commit = interrupting  # type: ignore[method-assign]
+    desk.go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert isinstance(results["a0"], KeyboardInterrupt)
+    assert (results["a1"], results["a2"]) == ("done a1", "done a2")
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "being written"])
+def test_a_caller_interrupted_while_it_waits_leaves_the_queue_sound(desk: Desk, taken: bool) -> None:
+    """Ctrl-C in a notebook, in the main thread, while another thread is at work."""
+    results: dict[str, Any] = {}
+    threads = [desk.behind("b" if taken else "a0", results)]
+    if taken:
+        threads.append(desk.behind("a1", results))
+
+    def interrupt() -> None:
+        while len(desk.queue._turns) < len(threads) + 1:
+            time.sleep(0.001)
+        if taken:
+            # Let the first go, so that the second is at work on its own request and on the main thread's.
+            original = desk.commit
+
+            def slow(turns: Sequence[Turn[str, str]]) -> None:
+                if len(turns) == 2:
+                    signal.pthread_kill(main, signal.SIGINT)
+                    time.sleep(0.1)
+                original(turns)
+
+            desk.queue._commit = slow  # type: ignore[method-assign]
+            desk.go_on.set()
+        else:
+            signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident
+    assert main is not None
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        desk.queue.submit("a of the main thread")
+    helper.join(10)
+    later = desk.behind("a later", results) if not taken else None
+    desk.go_on.set()
+    for thread in [*threads, *([later] if later else [])]:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert desk.queue.submit("a at last") == "done a at last"
+    written = [request for group in desk.groups for request in group]
+    assert ("a of the main thread" in written) is taken
+
+
+class TestGroupCommit:
+    """The same, on files."""
+
+    @pytest.fixture
+    def slow(self, disk: FaultyOS) -> Callable[[], None]:
+        """Let the first write wait until others are in the queue behind it."""
+
+        def arm(waiting: int, memory: MemoryFileHandle) -> None:
+            first = True
+
+            def write(real: Any, descriptor: int, data: Any) -> Any:
+                nonlocal first
+                if first:
+                    first = False
+                    while len(memory._store._queue._turns) < waiting:
+                        time.sleep(0.001)
+                return real(descriptor, data)
+
+            disk.hook("write", write)
+
+        return arm  # type: ignore[return-value]
+
+    def test_threads_share_writes_and_syncs(self, root: Path, disk: FaultyOS, slow: Any) -> None:
+        with open_memory(root, "agent/a", durability="power") as memory:
+            memory.remember("the file is there")
+            slow(8, memory)
+            disk.calls.clear()
+            entries = in_threads(*[lambda n=n: memory.remember(f"n{n}") for n in range(8)])
+            assert disk.calls.count("write") == disk.calls.count("fsync") == 2
+        assert {line["id"] for line in judge(root / "agent/a/episodic.jsonl")[1:]} == {
+            entry.id for entry in entries
+        }
+
+    def test_an_error_reaches_exactly_those_whose_records_failed(
+        self, root: Path, disk: FaultyOS, slow: Any
+    ) -> None:
+        with open_memory(root, "agent/a") as memory:
+            memory.remember("taken", id="taken")
+            slow(4, memory)
+            inner = disk._hooks["write"]
+
+            def full_for_large_ones(real: Any, descriptor: int, data: Any) -> Any:
+                if len(data) > 50_000:
+                    raise OSError(errno.ENOSPC, "full")
+                return inner(real, descriptor, data)
+
+            disk.hook("write", full_for_large_ones)
+
+            def attempt(text: str, own_id: str | None = None) -> Any:
+                try:
+                    return memory.remember(text, id=own_id)
+                except StorageError as error:
+                    return error
+                except DuplicateIdError as error:
+                    return error
+
+            results = in_threads(
+                *[lambda n=n: attempt(f"small {n}") for n in range(4)],
+                lambda: attempt("large " * 10_000),
+                lambda: attempt("other content", "taken"),
+            )
+            assert [type(one).__name__ for one in results] == ["MemoryEntry"] * 4 + [
+                "DiskFullError",
+                "DuplicateIdError",
+            ]
+            disk.heal()
+            assert {entry.text for entry in memory.scan()} == {"taken", *(f"small {n}" for n in range(4))}
+
+    def test_a_failed_sync_is_an_error_of_all_who_shared_it_and_nothing_of_them_is_stored(
+        self, root: Path, disk: FaultyOS, slow: Any
+    ) -> None:
+        with open_memory(root, "agent/a", durability="power") as memory:
+            memory.remember("before")
+            slow(5, memory)
+            disk.fail("fsync", errno.EIO, times=2)
+
+            def attempt(n: int) -> Any:
+                with pytest.raises(SyncFailedError, match="it was taken back"):
+                    memory.remember(f"n{n}")
+
+            in_threads(*[lambda n=n: attempt(n) for n in range(5)])
+            disk.heal()
+            assert [entry.text for entry in memory.list()] == ["before"]
+            memory.remember("after")
+            assert [entry.text for entry in memory.list()] == ["after", "before"]
+
+    def test_a_retry_of_an_id_in_the_same_group_is_the_same_entry(
+        self, root: Path, disk: FaultyOS, slow: Any
+    ) -> None:
+        with open_memory(root, "agent/a") as memory:
+            memory.remember("before")
+            slow(6, memory)
+            entries = in_threads(
+                lambda: memory.remember("first in the queue"),
+                *[lambda: memory.remember("once", id="own")] * 5,
+            )
+            assert len(set(entries[1:])) == 1
+            assert len(memory.list()) == 3
+
+    def test_who_waits_too_long_for_another_process_fails_alone(self, root: Path) -> None:
+        import portalocker
+
+        with open_memory(root, "agent/a", lock_timeout=0.1) as hasty, open_memory(root, "agent/a") as patient:
+            hasty.remember("before")
+            with fileio.open_for_overwriting(str(root / ".locks/agent/a/write.lock")) as other:
+                portalocker.lock(other.descriptor, portalocker.LOCK_EX)
+                results: list[Any] = []
+                threads = []
+                for memory in (hasty, patient):
+
+                    def attempt(memory: MemoryFileHandle = memory) -> None:
+                        try:
+                            results.append(memory.remember("x"))
+                        except LockTimeoutError as error:
+                            results.append(error)
+
+                    threads.append(threading.Thread(target=attempt))
+                    threads[-1].start()
+                    time.sleep(0.02)
+                threads[0].join(10)
+                assert isinstance(results[0], LockTimeoutError)
+            threads[1].join(10)
+            assert results[1].text == "x"
+
+    def test_disk_full_for_all_is_an_error_of_all(self, root: Path, disk: FaultyOS, slow: Any) -> None:
+        with open_memory(root, "agent/a") as memory:
+            memory.remember("before")
+            slow(4, memory)
+            inner = disk._hooks["write"]
+
+            def full(real: Any, descriptor: int, data: Any) -> Any:
+                inner(lambda *arguments: len(data), descriptor, data)
+                raise OSError(errno.ENOSPC, "full")
+
+            disk.hook("write", full)
+
+            def attempt() -> None:
+                with pytest.raises(DiskFullError):
+                    memory.remember("x")
+
+            in_threads(*[attempt] * 4)
+            disk.heal()
+            assert len(memory.list()) == 1
