@@ -82,14 +82,14 @@ class MemoryFileHandle:
         self._closed = False
 
     @classmethod
-    def open(
+    def _open(
         cls, root: str, owner: Owner, config: MemoryFileConfig, options: StoreOptions, hub: HubSurface
     ) -> MemoryFileHandle:
         """A handle on the owner's one store in this process. Requires: `root` is a real path."""
         store = open_store(owner_paths(root, owner.kind, owner.id))
         try:
             store.require_sound()
-            store.remove_leftovers(options)
+            store.remove_leftovers()
             if options.advisory_lock:
                 store.lease.hold(options)
         except BaseException:
@@ -342,7 +342,7 @@ class MemoryFileHandle:
         """Pickled, it is a handle on the same owner in the process that unpickles it, on that one's clock."""
         self._require_open()
         root = self._store.paths.root
-        return MemoryFileHandle.open, (root, self._owner, self._config, self._options, LocalHub())
+        return MemoryFileHandle._open, (root, self._owner, self._config, self._options, LocalHub())
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"

@@ -8,6 +8,8 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
 from typing import Final
 
 from gotong_memfile import fileio
@@ -20,6 +22,49 @@ _NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errn
 
 _FIRST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.05
+
+
+class NoLocksError(Exception):
+    """The file system knows no locks."""
+
+
+@cache
+def _portalocker() -> ModuleType:
+    """The library that locks.
+
+    Imported with the first store, not with the package, for it takes as long as all the rest; and not with
+    the first write, for that may come when the interpreter shuts down and imports nothing more.
+    """
+    import portalocker  # noqa: PLC0415
+
+    return portalocker
+
+
+def try_lock(file: fileio.File) -> bool:
+    """Lock a file for this process, until it is unlocked or closed; False when another one holds it.
+
+    Raises `NoLocksError`, `StorageError`.
+    """
+    portalocker = _portalocker()
+    try:
+        portalocker.lock(file.descriptor, portalocker.LOCK_EX | portalocker.LOCK_NB)
+    except portalocker.AlreadyLocked:
+        return False
+    except portalocker.LockException as error:
+        cause = error.args[0] if error.args else None
+        if not isinstance(cause, OSError):
+            raise StorageError(
+                f"cannot lock {file.path!r}: {error}; process_lock=False goes without"
+            ) from error
+        if cause.errno not in _NO_LOCKS:
+            raise StorageError.from_os_error("lock", file.path, cause) from error
+        raise NoLocksError(cause.strerror) from error
+    return True
+
+
+def unlock(file: fileio.File) -> None:
+    """Give a locked file free."""
+    _portalocker().unlock(file.descriptor)
 
 
 class ProcessLock:
@@ -35,11 +80,7 @@ class ProcessLock:
     def __init__(self, paths: OwnerPaths, logger: logging.Logger) -> None:
         self._paths = paths
         self._logger = logger
-        # Imported with the first store, not with the package, for it takes as long as all the rest; and not
-        # with the first write, for that may come when the interpreter shuts down and imports nothing more.
-        import portalocker  # noqa: PLC0415
-
-        self._portalocker = portalocker
+        _portalocker()
         self._unsupported = False
         self._held: fileio.File | None = None
 
@@ -100,30 +141,19 @@ class ProcessLock:
                 return fileio.create(path, options.file_mode)
 
     def _try_lock(self, file: fileio.File) -> bool:
-        portalocker = self._portalocker
         try:
-            portalocker.lock(file.descriptor, portalocker.LOCK_EX | portalocker.LOCK_NB)
-        except portalocker.AlreadyLocked:
-            return False
-        except portalocker.LockException as error:
-            cause = error.args[0] if error.args else None
-            if not isinstance(cause, OSError):
-                raise StorageError(
-                    f"cannot lock {file.path!r}: {error}; process_lock=False does without"
-                ) from error
-            if cause.errno not in _NO_LOCKS:
-                raise StorageError.from_os_error("lock", file.path, cause) from error
+            return try_lock(file)
+        except NoLocksError as error:
             self._unsupported = True
             self._logger.warning(
                 "%r is on a file system without locks (%s): going on without; do not write to %s/%s from "
                 "several processes at once",
                 file.path,
-                cause.strerror,
+                error,
                 self._paths.owner_kind,
                 self._paths.owner_id,
             )
             return False
-        return True
 
     def _release(self, file: fileio.File) -> None:
         if self._held is not file:
@@ -131,7 +161,7 @@ class ProcessLock:
         self._held = None
         try:
             # Closing alone would not do: a child forked meanwhile may share the descriptor.
-            self._portalocker.unlock(file.descriptor)
+            unlock(file)
         finally:
             file.close()
 

@@ -103,7 +103,7 @@ class MemoryFilePlugin:
                         "detach it first, or attach it with the same configuration"
                     )
                 return handle
-            handle = MemoryFileHandle.open(root, owner, checked, self._options, self._hub)
+            handle = MemoryFileHandle._open(root, owner, checked, self._options, self._hub)
             self._attached[owner] = handle
             return handle
 
@@ -218,7 +218,7 @@ def open_memory(
     owner = Owner.of(owner)
     config, options = split_settings(config_and_options)
     real_root = prepare_root(root, options)
-    return MemoryFileHandle.open(real_root, owner, config, options, LocalHub())
+    return MemoryFileHandle._open(real_root, owner, config, options, LocalHub())
 
 
 def _describe(reader: OwnerReader) -> ServiceSnapshot:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
+from typing import Final
 
 from gotong_memfile import fileio
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.errors import StorageError
 from gotong_memfile.layout import TEMPORARY_PREFIX
+from gotong_memfile.locks import NoLocksError, try_lock
 from gotong_memfile.log import KindLog, Snapshot
 
 Piece = tuple[int, int] | bytes
 """Part of a new generation: the bytes `[start, end)` of the old one, or new bytes."""
+
+_ABANDONED: Final = 3600.0
 
 Plan = Callable[[Snapshot], Sequence[Piece] | None]
 """What a new generation consists of, seen from a snapshot of the old one; None: leave it as it is."""
@@ -70,6 +75,7 @@ class Rewrite:
         name = f"{TEMPORARY_PREFIX}{self._log.kind}-{secrets.token_hex(6)}.tmp"
         self._temporary = os.path.join(self._directory, name)
         self._new = self._files.enter_context(fileio.create(self._temporary, self._options.file_mode))
+        self._sign_of_life()
         self._new.take_ownership_of(snapshot.status)
         for piece in pieces:
             if isinstance(piece, bytes):
@@ -79,6 +85,12 @@ class Rewrite:
         self._new.sync()
         self._copied = snapshot.size
         return True
+
+    def _sign_of_life(self) -> None:
+        """Lock the temporary file while it is of use: see `remove_leftovers`."""
+        if self._options.process_lock:
+            with suppress(NoLocksError):
+                try_lock(self._new)
 
     def behind(self) -> int | None:
         """How many bytes were appended since, or None when the log is no longer what was planned for.
@@ -146,3 +158,25 @@ class Rewrite:
             except StorageError as error:
                 self._log.logger.warning("%s; it is removed at the next attach", error)
             self._temporary = ""
+
+
+def remove_leftovers(directory: str) -> None:
+    """Remove the temporary files of rewrites that were killed, and leave those of rewrites under way.
+
+    A rewrite holds a lock on its temporary file, which the kernel gives up with the process. Where there
+    are no locks, a file that has not been written for an hour is a leftover.
+    """
+    for name in fileio.listing(directory):
+        if not name.startswith(TEMPORARY_PREFIX):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            with fileio.open_for_overwriting(path) as file:
+                try:
+                    abandoned = try_lock(file)
+                except NoLocksError:
+                    abandoned = time.time() - file.status().st_mtime > _ABANDONED
+                if abandoned:
+                    fileio.remove(path)
+        except FileNotFoundError:
+            continue  # it was at its end

@@ -31,7 +31,6 @@ from gotong_memfile.ids import EntryIdSource
 from gotong_memfile.layout import (
     FOREIGN_MUTATION_MARKERS,
     MEMORY_KINDS,
-    TEMPORARY_PREFIX,
     MemoryKind,
     OwnerPaths,
 )
@@ -40,7 +39,7 @@ from gotong_memfile.locks import ProcessLock
 from gotong_memfile.log import Appended, KindLog, Snapshot
 from gotong_memfile.models import Json, MemoryEntry
 from gotong_memfile.reader import OwnerReader
-from gotong_memfile.rewrite import Rewrite
+from gotong_memfile.rewrite import Rewrite, remove_leftovers
 from gotong_memfile.write_queue import Turn, WriteQueue
 
 _logger: Final = logging.getLogger("gotong_memfile")
@@ -197,15 +196,11 @@ class OwnerStore:
                 self._logs[kind].sync()
             fileio.sync_directory(self.paths.directory)
 
-    def remove_leftovers(self, options: StoreOptions) -> None:
+    def remove_leftovers(self) -> None:
         """Remove what rewrites that were killed have left. Where that fails it is told, no more."""
         try:
-            if not fileio.owner_exists(self.paths) or not self._leftovers():
-                return
-            with self.exclusive(options):
-                # Looked for anew: under the lock no rewrite of another process is under way.
-                for path in self._leftovers():
-                    fileio.remove(path)
+            if fileio.owner_exists(self.paths):
+                remove_leftovers(self.paths.directory)
         except MemoryFileError as error:
             _logger.warning("what a cut-off rewrite left in %r stays there: %s", self.paths.directory, error)
 
@@ -385,12 +380,6 @@ class OwnerStore:
                 fileio.sync_directory(self.paths.kind_directory)
                 fileio.sync_directory(self.paths.root)
         fileio.require_own_spelling(self.paths)
-
-    def _leftovers(self) -> list[str]:
-        names = fileio.listing(self.paths.directory)
-        return [
-            os.path.join(self.paths.directory, name) for name in names if name.startswith(TEMPORARY_PREFIX)
-        ]
 
 
 def _request(turn: AppendTurn) -> Append:

@@ -22,6 +22,7 @@ from gotong_memfile import (
     StorageError,
     open_memory,
 )
+from gotong_memfile.compactor import COMPACTOR
 
 Verb = Callable[[MemoryFileHandle], Any]
 WRITES: dict[str, Verb] = {
@@ -226,10 +227,12 @@ def test_a_compaction_that_fails_does_not_fail_what_was_remembered(
             memory.remember(f"n{n}")
         disk.fail("fsync", errno.ENOSPC)
         entries = [memory.remember(f"over the cap {n}") for n in range(4)]
+        COMPACTOR.wait()
         assert memory.list(limit=4) == list(reversed(entries))
         assert "stays over its cap for now" in caplog.text
         disk.heal()
         memory.remember("and now it works")
+        memory.flush()
         assert (root / "agent" / "a" / "episodic.jsonl").stat().st_size <= 300
 
 

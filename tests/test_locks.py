@@ -90,7 +90,7 @@ def test_a_file_system_without_locks_gives_one_warning_and_work_goes_on(
 def test_any_other_refusal_is_an_error(memory: MemoryFileHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     for cause, said in (
         (OSError(errno.EIO, "I/O error"), "cannot lock"),
-        ("odd", "process_lock=False does without"),
+        ("odd", "process_lock=False goes without"),
     ):
 
         def refused(*arguments: object, cause: object = cause) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import enum
+import errno
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import portalocker
 import pytest
-from support import Clock, Host, judge, tree
+from support import Clock, FaultyOS, Host, judge, tree
 
 from gotong_memfile import (
     InvalidQueryError,
@@ -117,6 +121,43 @@ def test_leftovers_of_a_killed_rewrite_go_at_the_next_attach_and_are_never_read(
     assert plugin.describe("agent/a").item_count == 1
     assert [entry.text for entry in plugin.attach("agent/a").list()] == ["x"]
     assert not leftover.exists()
+
+
+def test_the_temporary_file_of_a_rewrite_under_way_is_no_leftover(
+    plugin: MemoryFilePlugin, root: Path, disk: FaultyOS
+) -> None:
+    """Another process attaches while a compaction copies without holding the owner's lock."""
+    memory = plugin.attach("agent/a", {"maxEpisodicBytes": 10_000})
+    code = f"from gotong_memfile import open_memory; open_memory({str(root)!r}, 'agent/a').close()"
+    attached = []
+
+    def copy(real: Any, *arguments: Any) -> Any:
+        if not attached:
+            attached.append(subprocess.run([sys.executable, "-c", code], check=True))
+        return real(*arguments)
+
+    disk.hook("copy_file_range", copy)
+    memory.remember_many([{"text": f"n{n}"} for n in range(200)])
+    memory.flush()
+    assert attached
+    assert memory.stats().kinds["episodic"].size_bytes <= 10_000
+
+
+@pytest.mark.parametrize("age", [10, 10_000])
+def test_without_locks_a_temporary_file_is_a_leftover_after_an_hour(
+    plugin: MemoryFilePlugin, root: Path, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise portalocker.LockException(OSError(errno.ENOLCK, "no locks"), "refused")
+
+    plugin.attach("agent/a").remember("x")
+    plugin.detach("agent/a")
+    leftover = root / "agent" / "a" / ".memfile-x.tmp"
+    leftover.touch()
+    os.utime(leftover, (time.time() - age,) * 2)
+    monkeypatch.setattr(portalocker, "lock", refused)
+    plugin.attach("agent/a")
+    assert leftover.exists() is (age < 3_600)
 
 
 def test_leftovers_that_cannot_be_removed_are_told_and_do_not_stop_the_attach(
