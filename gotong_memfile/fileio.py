@@ -179,7 +179,7 @@ def create(path: str, mode: int, *, appending: bool = False) -> File:
     file = _open("create", path, flags, mode)
     try:
         file.set_mode(mode)
-        _inherit_ownership(path)
+        _inherit_ownership(file.descriptor, path)
     except BaseException:
         file.close()
         remove(path)
@@ -187,11 +187,12 @@ def create(path: str, mode: int, *, appending: bool = False) -> File:
     return file
 
 
-def _inherit_ownership(path: str) -> None:
+def _inherit_ownership(target: str | int, path: str) -> None:
     """Let what root creates belong to the owner of its folder, who must be able to write it later."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        parent = os.stat(os.path.dirname(path))
-        os.chown(path, parent.st_uid, parent.st_gid, follow_symlinks=False)
+        with _typed("create", path):
+            parent = os.stat(os.path.dirname(path))
+            os.chown(target, parent.st_uid, parent.st_gid)
 
 
 def _open(doing: str, path: str, flags: int, mode: int) -> File:
@@ -288,7 +289,7 @@ def make_directory(path: str, mode: int) -> None:
     try:
         os.mkdir(path, mode)
         os.chmod(path, mode)
-        _inherit_ownership(path)
+        _inherit_ownership(path, path)
     except FileExistsError:
         if not is_directory(path):
             raise

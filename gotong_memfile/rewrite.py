@@ -72,10 +72,7 @@ class Rewrite:
         if pieces is None:
             self.discard()
             return False
-        name = f"{TEMPORARY_PREFIX}{self._log.kind}-{secrets.token_hex(6)}.tmp"
-        self._temporary = os.path.join(self._directory, name)
-        self._new = self._files.enter_context(fileio.create(self._temporary, self._options.file_mode))
-        self._sign_of_life()
+        self._new = self._files.enter_context(self._create())
         self._new.take_ownership_of(snapshot.status)
         for piece in pieces:
             if isinstance(piece, bytes):
@@ -86,11 +83,25 @@ class Rewrite:
         self._copied = snapshot.size
         return True
 
-    def _sign_of_life(self) -> None:
-        """Lock the temporary file while it is of use: see `remove_leftovers`."""
-        if self._options.process_lock:
-            with suppress(NoLocksError):
-                try_lock(self._new)
+    def _create(self) -> fileio.File:
+        """Make the temporary file, with a lock on it that shows that it is of use: see `remove_leftovers`."""
+        while True:
+            name = f"{TEMPORARY_PREFIX}{self._log.kind}-{secrets.token_hex(6)}.tmp"
+            self._temporary = os.path.join(self._directory, name)
+            file = fileio.create(self._temporary, self._options.file_mode)
+            try:
+                if not self._options.process_lock:
+                    return file
+                with suppress(NoLocksError):
+                    try_lock(file)
+                found = fileio.status(self._temporary)
+                if found is not None and os.path.samestat(found, file.status()):
+                    return file
+            except BaseException:
+                file.close()
+                raise
+            # Another process took it for a leftover in the moment before it was locked.
+            file.close()
 
     def behind(self) -> int | None:
         """How many bytes were appended since, or None when the log is no longer what was planned for.

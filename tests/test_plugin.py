@@ -143,6 +143,27 @@ def test_the_temporary_file_of_a_rewrite_under_way_is_no_leftover(
     assert memory.stats().kinds["episodic"].size_bytes <= 10_000
 
 
+def test_a_temporary_file_removed_in_the_moment_before_it_is_locked_is_made_again(
+    plugin: MemoryFilePlugin, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = plugin.attach("agent/a")
+    entries = [memory.remember(f"n{n}") for n in range(3)]
+    real, removed = fileio.create, []
+
+    def create(path: str, mode: int, **options: Any) -> fileio.File:
+        file = real(path, mode, **options)
+        if ".memfile-" in path and len(removed) < 2:
+            os.unlink(path)
+            removed.append(path)
+        return file
+
+    monkeypatch.setattr(fileio, "create", create)
+    assert memory.forget(entries[0].id)
+    assert len(removed) == 2
+    assert memory.list() == entries[:0:-1]
+    assert os.listdir(memory.path) == ["episodic.jsonl"]
+
+
 @pytest.mark.parametrize("age", [10, 10_000])
 def test_without_locks_a_temporary_file_is_a_leftover_after_an_hour(
     plugin: MemoryFilePlugin, root: Path, monkeypatch: pytest.MonkeyPatch, age: int

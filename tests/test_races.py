@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import operator
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,40 @@ def test_processes_mix_all_verbs_on_one_owner(root: Path) -> None:
     lines = on_disk(root)
     assert len(lines) == len({line["id"] for line in lines})
     assert {line["id"] for line in lines} == set().union(*(alive for alive, _ in results))
+
+
+def process_of_threads(root: Path, name: str, threads: int, seconds: float, results: Any) -> None:
+    """Remember under a small cap from many threads; how many entries each thread has stored."""
+
+    def write(writer: str) -> tuple[str, int]:
+        end = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < end:
+            memory.remember(f"{writer}:{number}")
+            number += 1
+        return writer, number
+
+    with open_memory(root, "agent/a", max_episodic_bytes=64 * 1024) as memory:
+        results.put(in_threads(*[lambda n=n: write(f"{name}.{n}") for n in range(threads)]))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("threads", "seconds"),
+    [(4, 2), pytest.param(64, 60, marks=[pytest.mark.stress, pytest.mark.timeout(200)])],
+)
+def test_of_each_of_many_writers_under_a_cap_the_newest_are_there_in_order(
+    root: Path, threads: int, seconds: float
+) -> None:
+    arguments = [(root, f"process-{n}", threads, seconds) for n in range(4)]
+    stored = dict(one for of_process in in_processes(process_of_threads, arguments) for one in of_process)
+    assert len(stored) == 4 * threads
+    there: dict[str, list[int]] = {}
+    for line in on_disk(root):
+        writer, _, number = line["text"].rpartition(":")
+        there.setdefault(writer, []).append(int(number))
+    assert there
+    for writer, numbers in there.items():
+        assert numbers == list(range(stored[writer] - len(numbers), stored[writer]))
 
 
 @pytest.mark.parametrize(("size", "count"), [(300_000, 20), (5_000_000, 3)])
