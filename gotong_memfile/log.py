@@ -172,7 +172,7 @@ class KindLog:
 
     def sync(self) -> None:
         """Bring the file to the disk itself."""
-        with contextlib.suppress(FileNotFoundError), fileio.open_for_appending(self.path) as file:
+        with contextlib.suppress(FileNotFoundError), fileio.open_for_reading(self.path) as file:
             file.sync()
 
     def _open_to_append(self, options: StoreOptions) -> tuple[fileio.File, bool]:

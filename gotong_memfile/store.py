@@ -40,7 +40,7 @@ from gotong_memfile.log import Appended, KindLog, Snapshot
 from gotong_memfile.models import Json, MemoryEntry
 from gotong_memfile.reader import OwnerReader
 from gotong_memfile.rewrite import Rewrite, remove_leftovers
-from gotong_memfile.write_queue import Turn, WriteQueue
+from gotong_memfile.write_queue import Commit, Turn, WriteQueue
 
 _logger: Final = logging.getLogger("gotong_memfile")
 
@@ -221,28 +221,27 @@ class OwnerStore:
         """Whether all turns that this tried are settled. An error of one write is that of all in it."""
         known: dict[str, RawEntry] = {}
         lines: Lines = {}
-        written: list[tuple[AppendTurn, list[MemoryEntry]]] = []
+        written = []
+        commit = Commit()
         for turn in turns:
             try:
                 entries, more = self._settle(_request(turn), known)
             except Exception as error:  # noqa: BLE001 - the caller's own: a duplicate id, or a clock that fails
                 turn.fail(error)
                 continue
-            written.append((turn, entries))
+            turn.promise(entries, commit)
+            written.append(turn)
             for kind, of_kind in more.items():
                 lines.setdefault(kind, []).extend(of_kind)
         try:
             if lines:
                 self._make_directory(options)
-                self._append_lines(lines, options)
+            self._append_lines(lines, options, commit)
         except MemoryFileError as error:
             if len(written) > 1 and not isinstance(error, SyncFailedError):
                 return False
-            for turn, _ in written:
+            for turn in written:
                 turn.fail(error)
-        else:
-            for turn, entries in written:
-                turn.succeed(entries)
         return True
 
     def _settle(self, request: Append, known: dict[str, RawEntry]) -> tuple[list[MemoryEntry], Lines]:
@@ -275,14 +274,16 @@ class OwnerStore:
         known.update(mine)
         return entries, lines
 
-    def _append_lines(self, lines: Lines, options: StoreOptions) -> None:
+    def _append_lines(self, lines: Lines, options: StoreOptions, commit: Commit) -> None:
+        """Append to all logs or to none; `commit` is done exactly when they are there to stay."""
         done: list[tuple[KindLog, Appended]] = []
         try:
             for kind, of_kind in lines.items():
                 log = self._logs[kind]
                 done.append((log, log.append(b"".join(of_kind), options)))
+            commit.done = True
         except BaseException:
-            for log, appended in done:
+            for log, appended in done if not commit.done else ():
                 try:
                     log.take_back(appended)
                 except MemoryFileError:

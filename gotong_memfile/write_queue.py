@@ -20,31 +20,47 @@ _LARGEST_GROUP: Final = 256
 """How many appends share a write: enough for any number of threads, and a bound on what a leader waits."""
 
 
+class Commit:
+    """Whether a write is done that several turns share: one flag, so that an interrupt finds all of them
+    done or none.
+    """
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+
 class Turn(Generic[Request, Result]):
     """One caller's place in the queue.
 
-    A turn is *settled* once it has a result or an error; it is *taken* while a leader works on it, and
-    *abandoned* when its caller was interrupted and nobody waits for it any more.
+    A turn is *settled* once its commit is done or it has an error; it is *taken* while a leader works on
+    it, and *abandoned* when its caller was interrupted and nobody waits for it any more.
     """
 
-    __slots__ = ("abandoned", "error", "request", "result", "settled", "taken", "wake")
+    __slots__ = ("_commit", "abandoned", "error", "request", "result", "taken", "wake")
 
     def __init__(self, request: Request | None) -> None:
         self.request = request
         self.result: Result | None = None
         self.error: Exception | None = None
-        self.settled = False
+        self._commit: Commit | None = None
         self.taken = False
         self.abandoned = False
         self.wake: threading.Lock | None = None
 
-    def succeed(self, result: Result) -> None:
-        """Settle the turn with its result."""
-        self.result, self.settled = result, True
+    @property
+    def settled(self) -> bool:
+        """Whether the caller can be told how it went."""
+        return self.error is not None or (self._commit is not None and self._commit.done)
+
+    def promise(self, result: Result, commit: Commit) -> None:
+        """Settle the turn with a result as soon as `commit` is done."""
+        self.result, self._commit = result, commit
 
     def fail(self, error: Exception) -> None:
         """Settle the turn with an error, which its caller raises."""
-        self.error, self.settled = error, True
+        self.error = error
 
 
 class WriteQueue(Generic[Request, Result]):

@@ -23,7 +23,7 @@ from gotong_memfile import (
     fileio,
     open_memory,
 )
-from gotong_memfile.write_queue import Turn, WriteQueue
+from gotong_memfile.write_queue import Commit, Turn, WriteQueue
 
 
 class Desk:
@@ -45,8 +45,10 @@ class Desk:
         if self.fail_with is not None:
             error, self.fail_with = self.fail_with, None
             raise error
+        done = Commit()
         for turn in turns:
-            turn.succeed(f"done {turn.request}")
+            turn.promise(f"done {turn.request}", done)
+        done.done = True
 
     def behind(self, request: str, results: dict[str, Any]) -> threading.Thread:
         """A thread that waits with its request, and is in the queue when this returns."""
@@ -281,6 +283,42 @@ class TestGroupCommit:
             assert [entry.text for entry in memory.list()] == ["before"]
             memory.remember("after")
             assert [entry.text for entry in memory.list()] == ["after", "before"]
+
+    @pytest.mark.parametrize("moment", ["before the write is done", "after the write is done"])
+    def test_a_leader_interrupted_around_the_write_leaves_its_followers_with_one_entry_each(
+        self, root: Path, disk: FaultyOS, slow: Any, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        """Ctrl-C between the write and its acknowledgement must not have followers write a second time."""
+        with open_memory(root, "agent/a") as memory:
+            memory.remember("before")
+            slow(6, memory)
+            real = memory._store._append_lines
+            interrupted = []
+
+            def append_lines(lines: Any, options: Any, commit: Any) -> None:
+                shared = sum(map(len, lines.values())) > 1
+                if shared and moment.startswith("before"):
+                    interrupted.append(True)
+                    raise KeyboardInterrupt
+                real(lines, options, commit)
+                if shared:
+                    interrupted.append(True)
+                    raise KeyboardInterrupt
+
+            monkeypatch.setattr(memory._store, "_append_lines", append_lines)
+
+            def attempt(n: int) -> Any:
+                try:
+                    return memory.remember(f"n{n}").text
+                except KeyboardInterrupt:
+                    return None
+
+            texts = in_threads(*[lambda n=n: attempt(n) for n in range(6)])
+            assert interrupted
+            on_disk = [line["text"] for line in judge(root / "agent/a/episodic.jsonl")]
+        assert len(on_disk) == len(set(on_disk))
+        assert {text for text in texts if text} <= set(on_disk)
+        assert texts.count(None) == len(interrupted)
 
     def test_a_retry_of_an_id_in_the_same_group_is_the_same_entry(
         self, root: Path, disk: FaultyOS, slow: Any
