@@ -42,33 +42,19 @@ _WINDOWS_RESERVED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OwnerPaths:
-    """The paths of one owner under one root. Made by `owner_paths`, so the id is known to be safe."""
+    """The paths of one owner under one root. Made by `owner_paths`, so the id is known to be safe.
+
+    `kind_directory` is the folder of all owners of the kind, `directory` the owner's own; `lock_directories`
+    lead to `write_lock`, outermost first, the file whose lock orders the writers of all processes.
+    """
 
     root: str
     owner_kind: str
     owner_id: str
-
-    @property
-    def kind_directory(self) -> str:
-        """The folder of all owners of this kind."""
-        return os.path.join(self.root, self.owner_kind)
-
-    @property
-    def directory(self) -> str:
-        """The owner's own folder."""
-        return os.path.join(self.root, self.owner_kind, self.owner_id)
-
-    @property
-    def lock_directories(self) -> tuple[str, ...]:
-        """The folders that lead to the lock file, outermost first."""
-        locks = os.path.join(self.root, LOCKS)
-        of_kind = os.path.join(locks, self.owner_kind)
-        return locks, of_kind, os.path.join(of_kind, self.owner_id)
-
-    @property
-    def write_lock(self) -> str:
-        """The file whose lock serializes the writers of all processes."""
-        return os.path.join(self.lock_directories[-1], "write.lock")
+    kind_directory: str
+    directory: str
+    lock_directories: tuple[str, ...]
+    write_lock: str
 
     def log_file(self, kind: MemoryKind) -> str:
         """The JSONL file of one memory kind."""
@@ -89,7 +75,19 @@ def owner_paths(root: str, owner_kind: str, owner_id: str) -> OwnerPaths:
     if reason:
         shown = owner_id if len(owner_id) <= 60 else owner_id[:57] + "..."
         raise InvalidOwnerError(f"owner id {shown!r} cannot be a folder name: {reason}")
-    return OwnerPaths(root, owner_kind, owner_id)
+    kind_directory = os.path.join(root, owner_kind)
+    locks = os.path.join(root, LOCKS)
+    of_kind = os.path.join(locks, owner_kind)
+    of_owner = os.path.join(of_kind, owner_id)
+    return OwnerPaths(
+        root=root,
+        owner_kind=owner_kind,
+        owner_id=owner_id,
+        kind_directory=kind_directory,
+        directory=os.path.join(kind_directory, owner_id),
+        lock_directories=(locks, of_kind, of_owner),
+        write_lock=os.path.join(of_owner, "write.lock"),
+    )
 
 
 def _unfit(name: str) -> str | None:

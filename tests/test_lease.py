@@ -18,7 +18,7 @@ from support import Host
 
 from gotong_memfile import MemoryFileHandle, MemoryFilePlugin, MultiHostWarning, ServiceInitCtx, open_memory
 
-DURATION = 0.6
+DURATION = 1.0
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import multiprocessing
 import operator
@@ -14,7 +15,14 @@ from typing import Any
 import pytest
 from support import in_threads, judge
 
-from gotong_memfile import MemoryFileHandle, MemoryFilePlugin, ServiceInitCtx, open_memory
+from gotong_memfile import (
+    MemoryFileHandle,
+    MemoryFilePlugin,
+    ServiceInitCtx,
+    TrashNotFoundError,
+    TrashRestoreConflictError,
+    open_memory,
+)
 
 KINDS = ("episodic", "semantic", "working")
 
@@ -155,6 +163,61 @@ def test_processes_mix_all_verbs_on_one_owner(root: Path) -> None:
     lines = on_disk(root)
     assert len(lines) == len({line["id"] for line in lines})
     assert {line["id"] for line in lines} == set().union(*(alive for alive, _ in results))
+
+
+def process_of_lives(root: Path, name: str, seconds: float, results: Any) -> None:
+    """Remember for a while, from a handle under which the owner is deleted and brought back."""
+    end = time.monotonic() + seconds
+    stored = []
+    with open_memory(root, "agent/a") as memory:
+        while time.monotonic() < end:
+            stored.append(memory.remember(f"{name} {len(stored)}").id)
+            memory.recall(name, k=3)
+    results.put(stored)
+
+
+def process_of_deletions(root: Path, name: str, seconds: float, results: Any) -> None:
+    """Delete the owner and bring it back, again and again."""
+    end = time.monotonic() + seconds
+    plugin = MemoryFilePlugin()
+    plugin.init(ServiceInitCtx(root_dir=root))
+    while time.monotonic() < end:
+        ref = plugin.soft_delete("agent/a")
+        time.sleep(0.01)
+        with contextlib.suppress(TrashRestoreConflictError, TrashNotFoundError):
+            plugin.restore(ref)
+        time.sleep(0.01)
+    plugin.shutdown()
+    results.put([])
+
+
+def test_processes_delete_and_restore_an_owner_that_others_write(root: Path) -> None:
+    """Each acknowledged entry is in one of its lives, once."""
+    results = in_processes(
+        lives_or_deletions,
+        [(root, name, 3.0) for name in ("write one", "write two", "delete one", "delete two")],
+    )
+    logs = [*root.glob("agent/a/episodic.jsonl"), *root.glob(".trash/*/payload*/episodic.jsonl")]
+    there = [line["id"] for log in logs for line in judge(log)]
+    stored = [entry_id for of_process in results for entry_id in of_process]
+    assert len(stored) > 50
+    assert sorted(there) == sorted(stored)
+
+    plugin = MemoryFilePlugin()
+    plugin.init(ServiceInitCtx(root_dir=root))
+    plugin.soft_delete("agent/a")
+    brought_back = []
+    while refs := plugin.list_trash():
+        plugin.restore(refs[0])
+        if (root / "agent" / "a").exists():
+            brought_back += [line["id"] for line in on_disk(root)]
+            (root / "agent" / "a").rename(root / f"life {len(brought_back)}")
+    assert sorted(brought_back) == sorted(stored)
+    plugin.shutdown()
+
+
+def lives_or_deletions(root: Path, name: str, seconds: float, results: Any) -> None:
+    (process_of_lives if name.startswith("write") else process_of_deletions)(root, name, seconds, results)
 
 
 def process_of_threads(root: Path, name: str, threads: int, seconds: float, results: Any) -> None:

@@ -34,7 +34,7 @@ def test_a_short_run_finds_nothing(stress: ModuleType) -> None:
 
 @pytest.mark.stress
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2])
 def test_a_long_run_finds_nothing(stress: ModuleType, seed: int) -> None:
     tally = stress.run(60, seed=seed)
     assert tally.faults == []
