@@ -17,6 +17,7 @@ from typing import Final
 
 from gotong_memfile.compaction import Compaction
 from gotong_memfile.config import StoreOptions
+from gotong_memfile.errors import MemoryFileError
 from gotong_memfile.layout import MemoryKind
 from gotong_memfile.registry import close_store, open_store
 from gotong_memfile.store import OwnerStore
@@ -120,8 +121,10 @@ class Compactor:
                 done = job.store.compact(job.kind, job.cap, job.options)
                 if done is not None:
                     job.tell(done)
-            except Exception:  # the thread lives on, whatever a disk or a host does
-                _logger.exception("%s of %r stays over its cap for now", job.kind, job.store.paths.directory)
+            except MemoryFileError as error:
+                _logger.warning("%s of %r stays over its cap for now: %s", *reversed(log), error)
+            except Exception:  # the thread lives on, whatever goes wrong
+                _logger.exception("%s of %r stays over its cap for now", *reversed(log))
             finally:
                 close_store(job.store)
                 with self._changed:

@@ -224,3 +224,13 @@ def test_a_document_has_the_form_of_json_stringify_with_an_indent_of_two() -> No
     )
     assert decode_document(b"\xef\xbb\xbf" + encode_document({"a": [1]})) == {"a": [1]}
     assert decode_document(b"[" * 100_000) is decode_document(b"[]") is decode_document(b"\xff") is None
+
+
+def test_what_may_be_written_can_be_read_down_to_the_last_level() -> None:
+    from gotong_memfile import InvalidEntryError
+    from gotong_memfile.draft import draft
+
+    written = draft("x", "working", nested(MAX_NESTING - 1)).line("a", 5)
+    assert decode_line(written, "working") is not None
+    with pytest.raises(InvalidEntryError, match="nested deeper"):
+        draft("x", "working", nested(MAX_NESTING))

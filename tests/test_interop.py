@@ -23,7 +23,7 @@ from gotong_memfile.codec import decode_line, encode_entry
 
 EXPECTED = json.loads((DATA / "interop" / "expected.json").read_text(encoding="utf-8"))
 NOW = EXPECTED["now"]
-LOGS = sorted(DATA.glob("interop/root/**/*.jsonl"))
+LOGS = sorted((DATA / "interop").rglob("*.jsonl"))
 WRITER = "agent/writer-中文"
 
 
