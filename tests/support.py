@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -144,8 +145,12 @@ class FaultyOS:
         self._hooks.clear()
 
 
-def in_threads(*jobs: Callable[[], Any]) -> list[Any]:
-    """Run the jobs at once, one thread each, from a common start; their results, or the first exception."""
+def in_threads(*jobs: Callable[[], Any], patience: float = 60) -> list[Any]:
+    """Run the jobs at once, one thread each, from a common start; their results, or the first exception.
+
+    They may take `patience` seconds in all.
+    """
+    until = time.monotonic() + patience
     barrier = threading.Barrier(len(jobs))
     results: list[Any] = [None] * len(jobs)
     failures: list[BaseException] = []
@@ -161,7 +166,7 @@ def in_threads(*jobs: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(max(0, until - time.monotonic()))
         assert not thread.is_alive(), "a thread hangs"
     if failures:
         raise failures[0]

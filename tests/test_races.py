@@ -151,7 +151,7 @@ def in_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) 
     processes = [context.Process(target=target, args=(*one, results)) for one in arguments]
     for process in processes:
         process.start()
-    collected = [results.get(timeout=100) for _ in processes]
+    collected = [results.get(timeout=180) for _ in processes]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0
@@ -232,7 +232,8 @@ def process_of_threads(root: Path, name: str, threads: int, seconds: float, resu
         return writer, number
 
     with open_memory(root, "agent/a", max_episodic_bytes=64 * 1024) as memory:
-        results.put(in_threads(*[lambda n=n: write(f"{name}.{n}") for n in range(threads)]))  # type: ignore[misc]
+        jobs = [lambda n=n: write(f"{name}.{n}") for n in range(threads)]  # type: ignore[misc]
+        results.put(in_threads(*jobs, patience=seconds + 60))
 
 
 @pytest.mark.parametrize(
