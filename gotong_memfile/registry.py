@@ -37,12 +37,6 @@ def close_store(store: OwnerStore) -> None:
             del _stores[store.paths.directory]
 
 
-def open_stores() -> int:
-    """How many stores are open."""
-    with _lock:
-        return len(_stores)
-
-
 def _start_anew_in_child() -> None:
     """After a fork: locks that other threads of the parent held would never be released in the child."""
     global _lock  # noqa: PLW0603 - a lock cannot be made free otherwise

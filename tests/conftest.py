@@ -80,4 +80,4 @@ def open_to_all() -> Iterator[Path]:
 def _no_store_is_left_open() -> Iterator[None]:
     """Every test gives back what it opened: the registry is the one global state."""
     yield
-    assert registry.open_stores() == 0
+    assert not registry._stores
