@@ -158,13 +158,13 @@ class StorageError(MemoryFileError, OSError):
 
 
 class SyncFailedError(StorageError):
-    """The disk did not confirm what was written: with `durability="power"` it counts as not stored.
+    """The disk did not confirm what was written: with `durability="power"` it is not acknowledged.
 
-    It was taken back, and the next write looks at the file anew; syncing again proves nothing.
+    An entry was taken back, and the next write looks at the file anew; syncing again proves nothing.
     """
 
     code = "sync_failed"
-    _way_out = "it was taken back; see to the disk, then call again"
+    _way_out = "it is not acknowledged; see to the disk, then call again"
 
 
 class NotWritableError(StorageError, PermissionError):

@@ -364,7 +364,7 @@ def sync_directory(path: str) -> None:
             os.close(descriptor)
     except OSError as error:
         if error.errno not in _NO_DIRECTORY_SYNC:
-            raise StorageError.from_os_error("sync", path, error) from error
+            raise SyncFailedError.from_os_error("sync", path, error) from error
 
 
 @contextlib.contextmanager

@@ -114,6 +114,8 @@ class KindLog:
         self.path = path
         self.kind = kind
         self.logger = logger
+        # The generation whose name is known to be on the disk itself; None: not known yet.
+        self._name_on_disk: tuple[int, int] | None = None
 
     def snapshot(self) -> Snapshot | None:
         """What the log holds now, or None when there is no file. Takes no lock."""
@@ -149,8 +151,7 @@ class KindLog:
                     written += file.write(rest[written:])
                 if options.durability == "power":
                     file.sync()
-                    if created:
-                        fileio.sync_directory(os.path.dirname(self.path))
+                    self._sync_name(before)
             except BaseException:
                 end = file.position()
                 try:
@@ -174,6 +175,19 @@ class KindLog:
         """Bring the file to the disk itself."""
         with contextlib.suppress(FileNotFoundError), fileio.open_for_reading(self.path) as file:
             file.sync()
+
+    def _sync_name(self, status: os.stat_result) -> None:
+        """Bring the name of the file, and of the folders that lead to it, to the disk: once per generation.
+
+        Whoever made them may not have asked for that.
+        """
+        generation = (status.st_dev, status.st_ino)
+        if self._name_on_disk != generation:
+            directory = self.path
+            for _ in range(3):  # the owner's folder, that of its kind, the root
+                directory = os.path.dirname(directory)
+                fileio.sync_directory(directory)
+            self._name_on_disk = generation
 
     def _open_to_append(self, options: StoreOptions) -> tuple[fileio.File, bool]:
         """The open file, and whether it was made now."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from gotong_memfile import fileio
 from gotong_memfile.config import StoreOptions
-from gotong_memfile.errors import StorageError
+from gotong_memfile.errors import StorageError, SyncFailedError
 from gotong_memfile.layout import TEMPORARY_PREFIX
 from gotong_memfile.locks import NoLocksError, try_lock
 from gotong_memfile.log import KindLog, Snapshot
@@ -132,11 +132,17 @@ class Rewrite:
         self.carry_over(unfinished=False)
 
     def sync_name(self) -> None:
-        """Make the swap itself durable. It is done already, so a failure here undoes nothing."""
+        """Make the swap itself durable. It is done already, so a failure here undoes nothing.
+
+        Raises `SyncFailedError` for those who asked for durability against a loss of power.
+        """
         try:
             fileio.sync_directory(self._directory)
         except StorageError as error:
-            self._log.logger.warning("%s; the rewrite is done, but may not survive a power failure", error)
+            message = f"{self._log.path!r} was rewritten, but that may not survive a loss of power: {error}"
+            if self._options.durability == "power":
+                raise SyncFailedError(message) from error
+            self._log.logger.warning("%s", message)
 
     def carry_over(self, *, unfinished: bool) -> None:
         """Bring along what a program that had opened the old generation still wrote into it.

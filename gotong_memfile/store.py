@@ -347,13 +347,14 @@ class OwnerStore:
                     if behind:
                         rewrite.catch_up(behind)
                     rewrite.swap()
+                    # Before the next append: what that acknowledges must not be in a file without a name.
+                    rewrite.sync_name()
                     return True
             rewrite.catch_up(behind)
         return False
 
     def _look_again(self, rewrite: Rewrite, options: StoreOptions) -> None:
         """Carry over what a program without locks, which had the old file open, wrote a moment too late."""
-        rewrite.sync_name()
         time.sleep(_A_MOMENT)
         with self.exclusive(options):
             rewrite.carry_over(unfinished=True)
@@ -377,9 +378,6 @@ class OwnerStore:
         if not fileio.owner_exists(self.paths):
             fileio.make_directory(self.paths.kind_directory, options.directory_mode)
             fileio.make_directory(self.paths.directory, options.directory_mode)
-            if options.durability == "power":
-                fileio.sync_directory(self.paths.kind_directory)
-                fileio.sync_directory(self.paths.root)
         fileio.require_own_spelling(self.paths)
 
 

@@ -20,6 +20,7 @@ from gotong_memfile import (
     NotWritableError,
     ServiceInitCtx,
     StorageError,
+    SyncFailedError,
     open_memory,
 )
 from gotong_memfile.compactor import COMPACTOR
@@ -115,8 +116,44 @@ def test_after_the_swap_a_failing_directory_sync_is_told_not_raised(
 ) -> None:
     disk.fail("fsync", errno.EIO, after=1)
     assert filled.forget("one") is True
-    assert "may not survive a power failure" in caplog.text
+    assert "may not survive a loss of power" in caplog.text
     assert filled.get("one") is None
+
+
+def test_with_power_durability_a_failing_directory_sync_after_the_swap_is_an_error_that_says_what_is(
+    root: Path, disk: FaultyOS
+) -> None:
+    with open_memory(root, "agent/a", durability="power") as memory:
+        memory.remember("x", id="one")
+        disk.fail("fsync", errno.EIO, after=1)
+        with pytest.raises(SyncFailedError, match="was rewritten, but that may not survive a loss of power"):
+            memory.forget("one")
+        disk.heal()
+        assert memory.get("one") is None
+
+
+def test_power_durability_brings_names_to_the_disk_that_others_made_without(
+    root: Path, disk: FaultyOS
+) -> None:
+    """A file, and folders, made by a handle that did not ask for it; and a generation that a rewrite made."""
+    synced: list[str] = []
+
+    def fsync(real: Callable[[int], None], descriptor: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), root))
+        real(descriptor)
+
+    with open_memory(root, "agent/a") as memory, open_memory(root, "agent/a", durability="power") as safe:
+        memory.remember("x", id="one")
+        disk.hook("fsync", fsync)
+        safe.remember("y")
+        assert synced == ["agent/a/episodic.jsonl", "agent/a", "agent", "."]
+        synced.clear()
+        safe.remember("z")
+        assert synced == ["agent/a/episodic.jsonl"]
+        memory.forget("one")
+        synced.clear()
+        safe.remember("in another generation")
+        assert synced == ["agent/a/episodic.jsonl", "agent/a", "agent", "."]
 
 
 def test_short_writes_are_completed(filled: MemoryFileHandle, disk: FaultyOS) -> None:

@@ -275,7 +275,7 @@ class TestGroupCommit:
             disk.fail("fsync", errno.EIO, times=2)
 
             def attempt(n: int) -> Any:
-                with pytest.raises(SyncFailedError, match="it was taken back"):
+                with pytest.raises(SyncFailedError, match="it is not acknowledged"):
                     memory.remember(f"n{n}")
 
             in_threads(*[lambda n=n: attempt(n) for n in range(5)])
