@@ -13,9 +13,10 @@ import errno
 import os
 import shutil
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from gotong_memfile.errors import (
     OwnerCollisionError,
@@ -37,20 +38,31 @@ _NO_KERNEL_COPY: Final = frozenset([errno.ENOSYS, errno.EXDEV, errno.EINVAL, err
 _NO_DIRECTORY_SYNC: Final = frozenset([errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES])
 
 
-class File:
-    """An open regular file. Close it, or use it in a `with`."""
+_Closing = TypeVar("_Closing", bound="Closing")
 
-    def __init__(self, path: str, descriptor: int) -> None:
-        self.path = path
-        self.descriptor = descriptor
 
-    def __enter__(self) -> File:
+class Closing(ABC):
+    """What holds descriptors, and lets them go at the end of a `with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the descriptors go."""
+
+    def __enter__(self: _Closing) -> _Closing:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class File(Closing):
+    """An open regular file. Close it, or use it in a `with`."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final
 
 from gotong_memfile import fileio
@@ -23,21 +22,13 @@ BLOCK_BYTES: Final = 64 * 1024
 """How much is read at a time: the size of a zone (DESIGN §4)."""
 
 
-class Snapshot:
+class Snapshot(fileio.Closing):
     """The first `size` bytes of one generation: what was there when it was taken. Close it after use."""
 
     def __init__(self, file: fileio.File) -> None:
         self.file = file
         self.status = file.status()
         self.size = self.status.st_size
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the generation go."""

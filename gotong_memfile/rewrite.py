@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Final
 
 from gotong_memfile import fileio
@@ -30,7 +29,7 @@ Plan = Callable[[Snapshot], Sequence[Piece] | None]
 """What a new generation consists of, seen from a snapshot of the old one; None: leave it as it is."""
 
 
-class Rewrite:
+class Rewrite(fileio.Closing):
     """A new generation of a log, from the plan for it to what is carried over after the swap.
 
     Use it in a `with`. The new generation is on the disk before it takes the name, and keeps the mode of the
@@ -50,27 +49,19 @@ class Rewrite:
         self._copied = 0
         self._files = ExitStack()
 
-    def __enter__(self) -> Rewrite:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.discard()
-
     def prepare(self, snapshot: Snapshot | None) -> bool:
         """Write the new generation beside the old one; False when the plan wants none, or there is no file.
 
         Requires: `snapshot`, which is closed with this rewrite, was taken in a turn of the owner's queue. So
         it ends where an append ended, and not within one that fails and is taken back.
         """
-        self.discard()
+        self.close()
         if snapshot is None:
             return False
         self._snapshot = self._files.enter_context(snapshot)
         pieces = self._plan(snapshot)
         if pieces is None:
-            self.discard()
+            self.close()
             return False
         self._new = self._files.enter_context(self._create())
         self._new.take_ownership_of(snapshot.status)
@@ -166,7 +157,7 @@ class Rewrite:
                 "what another program appended to %r during a rewrite could not be kept", self._log.path
             )
 
-    def discard(self) -> None:
+    def close(self) -> None:
         """Close the files, and remove a new generation that is not in place."""
         self._files.close()
         if self._temporary:

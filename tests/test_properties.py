@@ -212,21 +212,21 @@ def run(steps: list[tuple[Any, ...]], caps: dict[str, int]) -> None:
         # What fsync does cannot be seen from here, and it is nine tenths of the time.
         patch.setattr(fileio.os, "fsync", lambda descriptor: None)
         patch.setattr("gotong_memfile.store._A_MOMENT", 0)
-        session = Run(Path(directory) / "memory", caps)
+        tried = Run(Path(directory) / "memory", caps)
         try:
             for verb, *arguments in steps:
-                session.step(verb, *arguments)
-            on_disk = {kind: judge(session.root / "agent" / "a" / f"{kind}.jsonl") for kind in KINDS}
+                tried.step(verb, *arguments)
+            on_disk = {kind: judge(tried.root / "agent" / "a" / f"{kind}.jsonl") for kind in KINDS}
             in_model = {
                 kind: [
                     {k: v for k, v in entry.items() if (k, v) != ("meta", None)}
-                    for entry in session.model.logs[kind]
+                    for entry in tried.model.logs[kind]
                 ]
                 for kind in KINDS
             }
             assert on_disk == in_model
         finally:
-            session.plugin.shutdown()
+            tried.plugin.shutdown()
 
 
 caps_of = st.fixed_dictionaries(
@@ -292,14 +292,14 @@ def test_files_of_other_writers_in_any_order_are_read_as_the_model_reads_them(
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr("gotong_memfile.log.BLOCK_BYTES", block)
         patch.setattr("gotong_memfile.zones._LARGEST_BATCH", 8)
-        session = Run(Path(directory) / "memory", {})
+        tried = Run(Path(directory) / "memory", {})
         try:
-            log = session.root / "agent" / "a" / "working.jsonl"
+            log = tried.root / "agent" / "a" / "working.jsonl"
             log.parent.mkdir(parents=True)
             log.write_bytes(data)
             ordered = sorted(entries, key=lambda entry: (entry["ts"], int(entry["id"])), reverse=True)
-            assert [entry.id for entry in session.memory.scan()] == [entry["id"] for entry in ordered]
-            oldest_first = list(session.memory.scan(newest_first=False))
+            assert [entry.id for entry in tried.memory.scan()] == [entry["id"] for entry in ordered]
+            oldest_first = list(tried.memory.scan(newest_first=False))
             assert [entry.id for entry in oldest_first] == [entry["id"] for entry in reversed(ordered)]
             folded = (norm(needle) or "").casefold()
             expected = [
@@ -307,12 +307,12 @@ def test_files_of_other_writers_in_any_order_are_read_as_the_model_reads_them(
                 for entry in ordered
                 if folded in entry["text"].casefold() and (since is None or entry["ts"] >= since)
             ]
-            assert [entry.id for entry in session.memory.recall(needle, since=since, k=k)] == expected[:k]
-            assert session.memory.stats().entries == len(entries)
-            assert session.memory.stats().corrupt == len(lines) - len(entries)
+            assert [entry.id for entry in tried.memory.recall(needle, since=since, k=k)] == expected[:k]
+            assert tried.memory.stats().entries == len(entries)
+            assert tried.memory.stats().corrupt == len(lines) - len(entries)
             assert log.read_bytes() == data
         finally:
-            session.plugin.shutdown()
+            tried.plugin.shutdown()
 
 
 @settings(**quietly)
