@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, TypeGuard
 
 import msgspec
 
+from gotong_memfile.errors import InvalidEntryError
 from gotong_memfile.layout import MemoryKind
 from gotong_memfile.models import Json, MemoryEntry
 
@@ -157,8 +158,18 @@ def encode_patched(line: bytes, entry: RawEntry, patch: Json) -> bytes | None:
 
     All other values, those of unknown keys too, keep the bytes that they have in `line`.
     Requires: `decode_line` found `entry` in `line`, and `patch` came from `checked_meta`.
+    Raises `InvalidEntryError` when a number in `line` that is to be written anew is beyond a double.
     """
-    merged = {**(entry.meta or {}), **patch}
+    try:
+        return _patched(line, entry, {**(entry.meta or {}), **patch})
+    except ValueError as error:
+        raise InvalidEntryError(
+            f"entry {entry.id!a} holds a number beyond a double, which cannot be written again unchanged; "
+            "mend its line by hand, then patch it"
+        ) from error
+
+
+def _patched(line: bytes, entry: RawEntry, merged: Json) -> bytes | None:
     if entry.meta is not None and _encode(entry.meta) == _encode(merged):
         return None
     line = line.removeprefix(_BOM)

@@ -140,6 +140,8 @@ class KindLog:
                 rest = memoryview(data)
                 while written < len(data):
                     written += file.write(rest[written:])
+                if created:
+                    self._name_on_disk = None  # the new file may have the number of one that is gone
                 if options.durability == "power":
                     file.sync()
                     self._sync_name(before)

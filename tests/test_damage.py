@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from support import FaultyOS
 
-from gotong_memfile import MemoryFileHandle, MutationPendingError, open_memory
+from gotong_memfile import (
+    DuplicateIdError,
+    InvalidEntryError,
+    MemoryFileHandle,
+    MutationPendingError,
+    open_memory,
+)
 
 GOOD = [
     json.dumps({"id": f"good-{n}", "kind": "episodic", "text": f"good {n}", "ts": n}).encode()
@@ -171,6 +177,26 @@ def test_duplicate_ids_are_all_shown_and_go_together(memory: MemoryFileHandle, l
     assert [entry.meta for entry in memory.list()] == [{"a": 1}, None, {"a": 1}]
     assert memory.forget_many(["good-0"]) == 1
     assert texts(memory) == ["good 1"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":"far","kind":"episodic","text":"far","ts":1,"meta":{"n":1e400}}',
+        b'{"id":"far","kind":"episodic","text":"far","ts":1,"meta":{"\\ud83d":1},"x":1e400}',
+    ],
+)
+def test_a_number_beyond_a_double_is_read_and_what_would_write_it_anew_is_refused(
+    memory: MemoryFileHandle, log: Path, line: bytes
+) -> None:
+    log.write_bytes(line + b"\n" + GOOD[0] + b"\n")
+    assert texts(memory) == ["far", "good 0"]
+    with pytest.raises(InvalidEntryError, match="'far' holds a number beyond a double"):
+        memory.patch_meta("far", {"a": 1})
+    with pytest.raises(DuplicateIdError):
+        memory.remember("far", id="far", meta={"n": 1})
+    assert log.read_bytes() == line + b"\n" + GOOD[0] + b"\n"
+    assert memory.forget("far")
 
 
 def test_what_is_forgotten_is_gone_from_the_bytes_of_the_whole_folder(

@@ -154,6 +154,11 @@ def test_power_durability_brings_names_to_the_disk_that_others_made_without(
         synced.clear()
         safe.remember("in another generation")
         assert synced == ["agent/a/episodic.jsonl", "agent/a", "agent", "."]
+        os.unlink(root / "agent/a/episodic.jsonl")  # the next file is likely to get its inode
+        memory.remember("made without")
+        synced.clear()
+        safe.remember("in a new file")
+        assert synced == ["agent/a/episodic.jsonl", "agent/a", "agent", "."]
 
 
 def test_short_writes_are_completed(filled: MemoryFileHandle, disk: FaultyOS) -> None:
