@@ -1,7 +1,7 @@
 """One line of a JSONL file <-> one entry: strict when writing, tolerant when reading.
 
 Writing gives the bytes of JavaScript's `JSON.stringify` for the same entry, except for the notation of
-some floats (`1.0`, `1e-07`), whose value is kept. Reading takes everything that is a valid entry, by
+some floats (`1.0`, `1e16`), whose value is kept. Reading takes everything that is a valid entry, by
 whoever wrote it; what is not is called corrupt and left to others to skip and count.
 """
 
@@ -43,7 +43,7 @@ class RawEntry(msgspec.Struct, frozen=True, gc=False):
     def model(self) -> MemoryEntry:
         """The entry as the public model."""
         kind: Any = self.kind
-        return MemoryEntry(id=self.id, kind=kind, text=self.text, ts=self.ts, meta=self.meta)
+        return MemoryEntry.trusted(self.id, kind, self.text, self.ts, self.meta)
 
 
 def _reject_constant(name: str) -> NoReturn:
@@ -53,7 +53,8 @@ def _reject_constant(name: str) -> NoReturn:
 _decode_quickly: Final = msgspec.json.Decoder(RawEntry).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_patiently: Final = json.JSONDecoder(parse_constant=_reject_constant).decode
-_encode: Final = json.JSONEncoder(
+_encode_quickly: Final = msgspec.json.Encoder().encode
+_encode_patiently: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 ).encode
 
@@ -119,7 +120,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _too_deep(line: bytes) -> bool:
-    if line.count(b"{") + line.count(b"[") <= MAX_NESTING:
+    if len(line) <= 2 * MAX_NESTING or line.count(b"{") + line.count(b"[") <= MAX_NESTING:
         return False
     depth = 0
     for token in _NESTING_TOKENS.finditer(line):
@@ -147,10 +148,13 @@ def encode_entry(entry: MemoryEntry) -> bytes:
     )
 
 
-def encode_line(id_json: str, kind: MemoryKind, text_json: str, ts: float, meta_json: str | None) -> bytes:
+def encode_line(
+    id_json: bytes, kind: MemoryKind, text_json: bytes, ts: float, meta_json: bytes | None
+) -> bytes:
     """The line of an entry whose strings and meta are JSON text already."""
-    meta = "" if meta_json is None else f',"meta":{meta_json}'
-    return f'{{"id":{id_json},"kind":"{kind}","text":{text_json},"ts":{ts!r}{meta}}}\n'.encode()
+    meta = b"" if meta_json is None else b',"meta":%b' % meta_json
+    time = repr(ts).encode()
+    return b'{"id":%b,"kind":"%b","text":%b,"ts":%b%b}\n' % (id_json, kind.encode(), text_json, time, meta)
 
 
 def encode_patched(line: bytes, entry: RawEntry, patch: Json) -> bytes | None:
@@ -170,18 +174,16 @@ def encode_patched(line: bytes, entry: RawEntry, patch: Json) -> bytes | None:
 
 
 def _patched(line: bytes, entry: RawEntry, merged: Json) -> bytes | None:
-    if entry.meta is not None and _encode(entry.meta) == _encode(merged):
+    if entry.meta is not None and same_json(entry.meta, merged):
         return None
     line = line.removeprefix(_BOM)
     try:
         fields: dict[str, bytes] = {name: bytes(value) for name, value in _decode_raw(line).items()}
     except msgspec.DecodeError:
         patient: Json = _decode_patiently(line.decode())
-        fields = {name: _well_formed(_encode(value)).encode() for name, value in patient.items()}
-    fields["meta"] = _well_formed(_encode(merged)).encode()
-    return b"{%b}\n" % b",".join(
-        b"%b:%b" % (string_json(name).encode(), value) for name, value in fields.items()
-    )
+        fields = {name: _patient_json(value) for name, value in patient.items()}
+    fields["meta"] = _patient_json(merged)
+    return b"{%b}\n" % b",".join(b"%b:%b" % (string_json(name), value) for name, value in fields.items())
 
 
 def encode_document(value: Json) -> bytes:
@@ -201,14 +203,35 @@ def as_utf16(value: str) -> str:
     return value if value.isascii() else _SURROGATES.sub(lambda found: _pair(found[0]), value)
 
 
-def string_json(value: str) -> str:
+def string_json(value: str) -> bytes:
     """A string as JSON text."""
-    return _well_formed(_encode(value))
+    try:
+        return _encode_quickly(value)
+    except UnicodeEncodeError:  # half a character
+        return _patient_json(value)
 
 
-def object_json(value: Json | None) -> str | None:
-    """A JSON object as JSON text; None for None."""
-    return None if value is None else _well_formed(_encode(value))
+def object_json(value: Json | None) -> bytes | None:
+    """A JSON object as JSON text; None for None. Requires: its numbers are finite."""
+    if value is None:
+        return None
+    try:
+        return _encode_quickly(value)
+    except UnicodeEncodeError:
+        return _patient_json(value)
+
+
+def same_json(one: Json | None, other: Json | None) -> bool:
+    """Whether both are written alike: equal, keys in one order, 1 and 1.0 and True told apart.
+
+    Raises `ValueError` for a number beyond a double.
+    """
+    return _encode_patiently(one) == _encode_patiently(other)
+
+
+def _patient_json(value: Any) -> bytes:
+    """JSON text, halves of a character included. Raises `ValueError` for a number beyond a double."""
+    return _well_formed(_encode_patiently(value)).encode()
 
 
 def _well_formed(encoded: str) -> str:

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gotong_memfile.codec import MAX_NESTING, RawEntry, as_utf16, encode_line, object_json, string_json
+from gotong_memfile.codec import (
+    MAX_NESTING,
+    RawEntry,
+    as_utf16,
+    encode_line,
+    object_json,
+    same_json,
+    string_json,
+)
 from gotong_memfile.errors import InvalidEntryError, KindNotAllowedError
 from gotong_memfile.layout import MEMORY_KINDS, MemoryKind
 from gotong_memfile.models import Json, MemoryEntry, NewMemoryEntry
@@ -24,8 +32,8 @@ class Draft:
     kind: MemoryKind
     text: str
     meta: Json | None
-    text_json: str
-    meta_json: str | None
+    text_json: bytes
+    meta_json: bytes | None
 
     def line(self, entry_id: str, ts: float) -> bytes:
         """The line, end of line included, of this entry with that id and time."""
@@ -33,15 +41,16 @@ class Draft:
 
     def model(self, entry_id: str, ts: float) -> MemoryEntry:
         """The entry as the public model."""
-        return MemoryEntry(id=entry_id, kind=self.kind, text=self.text, ts=ts, meta=self.meta)
+        return MemoryEntry.trusted(entry_id, self.kind, self.text, ts, self.meta)
 
     def same_content(self, stored: RawEntry) -> bool:
         """Whether `stored` is what this draft would store: its kind, text and meta."""
+        if self.kind != stored.kind or self.text != stored.text:
+            return False
         try:
-            stored_meta = object_json(stored.meta)
+            return same_json(self.meta, stored.meta)
         except ValueError:  # a number beyond a double, which no draft has
             return False
-        return self.kind == stored.kind and self.text == stored.text and self.meta_json == stored_meta
 
 
 def draft(text: object, kind: object, meta: object = None, entry_id: object = None) -> Draft:
@@ -94,7 +103,7 @@ def checked_meta(meta: object) -> Json:
     """
     if not isinstance(meta, Mapping):
         raise InvalidEntryError(f"meta must be a mapping with string keys, not {type(meta).__name__}")
-    copy: Json = _own_copy(meta, "meta", 2)
+    copy: Json = _own_copy(meta, ("meta",), 2)
     return copy
 
 
@@ -113,7 +122,11 @@ def _checked_text(name: str, value: object) -> str:
     return as_utf16(value)
 
 
-def _own_copy(value: object, path: str, depth: int) -> Any:
+Path = tuple[Any, ...]
+"""Where a value is: `("meta",)`, or the path of what holds it and the key or index there."""
+
+
+def _own_copy(value: object, path: Path, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -122,33 +135,45 @@ def _own_copy(value: object, path: str, depth: int) -> Any:
         return _own_integer(int(value), path)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidEntryError(f"{path} is {value}, which JSON cannot hold; use None")
+            raise InvalidEntryError(f"{_shown(path)} is {value}, which JSON cannot hold; use None")
         return float(value)
-    if not isinstance(value, (Mapping, list)):
+    if not isinstance(value, (dict, list, Mapping)):
         raise InvalidEntryError(
-            f"{path} is a {type(value).__name__}, which JSON cannot hold unchanged; {_way_out(value)}"
+            f"{_shown(path)} is a {type(value).__name__}, which JSON cannot hold unchanged; {_way_out(value)}"
         )
     if depth > MAX_NESTING:
         raise InvalidEntryError(
-            f"{path[:60]}… is nested deeper than {MAX_NESTING} levels, or contains itself; flatten it"
+            f"{_shown(path)[:60]}… is nested deeper than {MAX_NESTING} levels, or contains itself; flatten it"
         )
     if isinstance(value, list):
-        return [_own_copy(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [_own_copy(item, (path, index), depth + 1) for index, item in enumerate(value)]
     copy = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidEntryError(
-                f"{path} has the key {key!r}, a {type(key).__name__}; JSON keys are strings"
+                f"{_shown(path)} has the key {key!r}, a {type(key).__name__}; JSON keys are strings"
             )
-        copy[as_utf16(key)] = _own_copy(item, f"{path}.{key}", depth + 1)
+        copy[as_utf16(key)] = _own_copy(item, (path, key), depth + 1)
     return copy
 
 
-def _own_integer(value: int, path: str) -> int:
+def _shown(path: Path) -> str:
+    """A path as people write it: `meta.tags[1].n`."""
+    if len(path) == 1:
+        return str(path[0])
+    holder, step = path
+    return _shown(holder) + (f"[{step}]" if isinstance(step, int) else f".{step}")
+
+
+def _own_integer(value: int, path: Path) -> int:
+    if -(2**63) <= value < 2**63:
+        return value
     try:
         repr(value)
     except ValueError as error:
-        raise InvalidEntryError(f"{path} is an integer with too many digits; store it as a string") from error
+        raise InvalidEntryError(
+            f"{_shown(path)} is an integer with too many digits; store it as a string"
+        ) from error
     return value
 
 

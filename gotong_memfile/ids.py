@@ -12,6 +12,7 @@ DAY_MS: Final = 86_400_000
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_SPACE: Final = 36**6
+_PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
 _TRASH_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
 
 
@@ -40,6 +41,7 @@ class EntryIdSource:
 
     def __init__(self) -> None:
         self._ms = -1
+        self._time = ""
         self._suffix = 0
 
     def next(self, ms: int) -> str:
@@ -47,11 +49,13 @@ class EntryIdSource:
         ms = max(ms, 0)
         if ms != self._ms:
             self._ms = ms
+            self._time = base36(ms, 8)
             # The upper half stays free, so that counting up does not wrap within this ms.
             self._suffix = secrets.randbelow(_SUFFIX_SPACE // 2)
         else:
             self._suffix = (self._suffix + 1) % _SUFFIX_SPACE
-        return f"{base36(ms, 8)}-{base36(self._suffix, 6)}"
+        high, rest = divmod(self._suffix, 36**4)
+        return f"{self._time}-{_PAIRS[high]}{_PAIRS[rest // 36**2]}{_PAIRS[rest % 36**2]}"
 
 
 def trash_id(owner_kind: str, owner_id: str, deleted_at: int) -> str:

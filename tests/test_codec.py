@@ -55,7 +55,7 @@ def test_json_stringify_itself_gives_the_same_bytes() -> None:
         chr(code) for code in [*range(0x300), 0x2028, 0x2029, 0xD7FF, 0xD83D, 0xDE00, 0xFEFF, 0xFFFF, 0x1F600]
     ]
     entries = [
-        entry(text, meta={"k" + text: [text, 0.1, 1e21, -0.5, 2**53 - 1, None, True, {}]}) for text in texts
+        entry(text, meta={"k" + text: [text, 0.1, 2.5e-3, -0.5, 2**53 - 1, None, True, {}]}) for text in texts
     ]
     source = json.dumps([dict(dict(one).items()) for one in entries])
     script = (
