@@ -1,7 +1,7 @@
 """One line of a JSONL file <-> one entry: strict when writing, tolerant when reading.
 
 Writing gives the bytes of JavaScript's `JSON.stringify` for the same entry, except for the notation of
-some floats (`1.0`, `1e16`), whose value is kept. Reading takes everything that is a valid entry, by
+some floats (`1.0`, `1e+16`), whose value is kept. Reading takes everything that is a valid entry, by
 whoever wrote it; what is not is called corrupt and left to others to skip and count.
 """
 
@@ -28,6 +28,7 @@ all of them, also from code that is deep in a recursion of its own.
 _BOM: Final = b"\xef\xbb\xbf"
 _SURROGATES: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _NESTING_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
+_GREAT_FLOAT: Final = re.compile(rb"\de\d")
 _HAS_CONTENT: Final = re.compile(rb"[^ \t\r\n]")
 
 
@@ -200,7 +201,13 @@ def as_utf16(value: str) -> str:
     """`value` as JavaScript sees it: two halves of a character side by side are that character."""
     # An enum of strings is a string whose `str()` is another one: its content is what counts.
     value = str.__str__(value)
-    return value if value.isascii() else _SURROGATES.sub(lambda found: _pair(found[0]), value)
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return _SURROGATES.sub(lambda found: _pair(found[0]), value)
+    return value
 
 
 def string_json(value: str) -> bytes:
@@ -216,9 +223,11 @@ def object_json(value: Json | None) -> bytes | None:
     if value is None:
         return None
     try:
-        return _encode_quickly(value)
+        encoded = _encode_quickly(value)
     except UnicodeEncodeError:
         return _patient_json(value)
+    # JavaScript puts a plus into the exponent of a great float, and the quick encoder does not.
+    return _patient_json(value) if _GREAT_FLOAT.search(encoded) else encoded
 
 
 def same_json(one: Json | None, other: Json | None) -> bool:

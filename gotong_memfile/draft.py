@@ -101,7 +101,7 @@ def checked_meta(meta: object) -> Json:
     Traceback (most recent call last):
     gotong_memfile.errors.InvalidEntryError: meta.tags[1].n is nan, which JSON cannot hold; use None
     """
-    if not isinstance(meta, Mapping):
+    if not isinstance(meta, (dict, Mapping)):
         raise InvalidEntryError(f"meta must be a mapping with string keys, not {type(meta).__name__}")
     copy: Json = _own_copy(meta, ("meta",), 2)
     return copy
