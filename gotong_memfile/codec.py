@@ -25,6 +25,9 @@ Python's JSON decoder recurses, and its limit differs by version: a fixed number
 all of them, also from code that is deep in a recursion of its own.
 """
 
+QUICK_NESTING_BYTES: Final = 2 * MAX_NESTING
+"""A line of no more bytes than this is never nested too deep: each level opens and closes."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 _SURROGATES: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _NESTING_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
@@ -79,7 +82,7 @@ def decode_line(line: bytes, kind: MemoryKind) -> RawEntry | None:
     True
     """
     line = line.removeprefix(_BOM)
-    if _too_deep(line):
+    if len(line) > QUICK_NESTING_BYTES and too_deep(line):
         return None
     try:
         if not line.isascii():
@@ -120,8 +123,9 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _too_deep(line: bytes) -> bool:
-    if len(line) <= 2 * MAX_NESTING or line.count(b"{") + line.count(b"[") <= MAX_NESTING:
+def too_deep(line: bytes) -> bool:
+    """Whether a line is nested deeper than `MAX_NESTING`."""
+    if line.count(b"{") + line.count(b"[") <= MAX_NESTING:
         return False
     depth = 0
     for token in _NESTING_TOKENS.finditer(line):
@@ -194,7 +198,7 @@ def encode_document(value: Json) -> bytes:
 
 def decode_document(data: bytes) -> Json | None:
     """The JSON object in `data`, or None when there is none."""
-    return None if _too_deep(data) else _decode_object(data.removeprefix(_BOM))
+    return None if too_deep(data) else _decode_object(data.removeprefix(_BOM))
 
 
 def as_utf16(value: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gotong_memfile import zones
 from gotong_memfile.layout import MemoryKind
-from gotong_memfile.log import Snapshot
+from gotong_memfile.log import Snapshot, Zone
+from gotong_memfile.zones import ZoneMap, lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +44,48 @@ class Survey:
     pieces: list[tuple[int, int]]
 
 
-def survey(snapshot: Snapshot, kind: MemoryKind, cap: int) -> Survey:
+def survey(zone_map: ZoneMap, cap: int, pause: Callable[[], None] | None = None) -> Survey:
     """Find what must go from a file to bring it under `cap` bytes.
 
-    The older half of the entries, again and again; the newest entry and all corrupt lines stay. Damage and
-    blank lines do not count against the cap: else they would push good entries out.
+    The rule of the contract (DESIGN §3): while the entries do not fit, the newer half of them, but at least
+    one, stays. Damage stays, too, and it and blank lines do not count against the cap: else they would push
+    good entries out. `pause` is called between steps of work.
     """
-    starts, sizes = array("q"), array("q")
-    damage: list[tuple[int, int]] = []
-    for line in zones.lines(snapshot, kind):
-        if line.entry is None:
-            damage.append((line.start, line.end))
-        else:
-            starts.append(line.start)
-            sizes.append(line.end - line.start)
-    other_bytes = snapshot.size - sum(sizes)
-    kept = newest_that_fit(sizes, cap)
-    if kept == len(sizes):
+    snapshot = zone_map.snapshot
+    zones = zone_map.counted(pause)
+    entries = kept = sum(zone.entries or 0 for zone in zones)
+    entry_bytes = kept_bytes = sum(zone.entry_bytes for zone in zones)
+    other_bytes = snapshot.size - entry_bytes
+    cut = 0
+    while kept_bytes > cap and kept > 1:
+        kept = max(1, kept // 2)
+        cut, kept_bytes = newest(snapshot, zones, kept)
+    if kept == entries:
         return Survey(other_bytes, None, [])
-    cut = starts[len(starts) - kept]
-    pieces = [*(piece for piece in damage if piece[0] < cut), (cut, snapshot.size)]
+    pieces = []
+    for zone in zones:
+        if zone.corrupt and zone.start < cut:
+            found = lines(snapshot, zone.start, min(zone.end, cut))
+            pieces += [(line.start, line.end) for line in found if line.entry is None]
+    pieces.append((cut, snapshot.size))
     after = sum(end - start for start, end in pieces)
-    return Survey(other_bytes, Compaction(kind, snapshot.size, after, len(sizes), kept), pieces)
+    return Survey(other_bytes, Compaction(snapshot.kind, snapshot.size, after, entries, kept), pieces)
 
 
-def newest_that_fit(sizes: Sequence[int], cap: int) -> int:
-    """How many of the newest lines, whose sizes in bytes are given oldest first, stay under `cap`.
-
-    The rule of the contract (DESIGN §3): while they do not fit, half of them, but at least one, stays.
-
-    >>> newest_that_fit([100] * 10, 600), newest_that_fit([100] * 10, 1000), newest_that_fit([100], 5)
-    (5, 10, 1)
-    """
-    kept = len(sizes)
-    total = sum(sizes)
-    while total > cap and kept > 1:
-        first, kept = len(sizes) - kept, max(1, kept // 2)
-        total -= sum(sizes[first : len(sizes) - kept])
-    return kept
+def newest(snapshot: Snapshot, zones: Sequence[Zone], wanted: int) -> tuple[int, int]:
+    """Where the newest `wanted` entries of counted `zones` begin, and how many bytes they have."""
+    total = 0
+    start = snapshot.size
+    for zone in reversed(zones):
+        if not wanted:
+            break
+        if (zone.entries or 0) <= wanted:
+            wanted -= zone.entries or 0
+            total += zone.entry_bytes
+            start = zone.start
+            continue
+        entries = [line for line in lines(snapshot, zone.start, zone.end) if line.entry is not None]
+        start = entries[-wanted].start
+        total += sum(line.end - line.start for line in entries[-wanted:])
+        break
+    return start, total

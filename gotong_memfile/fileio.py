@@ -14,18 +14,11 @@ import os
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
-from gotong_memfile.errors import (
-    OwnerCollisionError,
-    RootNotDirectoryError,
-    StorageError,
-    SyncFailedError,
-    UnsafePathError,
-)
-from gotong_memfile.layout import OwnerPaths, confusable_names
+from gotong_memfile.errors import RootNotDirectoryError, StorageError, SyncFailedError, UnsafePathError
 
 _SAFE_OPEN: Final = (
     getattr(os, "O_NOFOLLOW", 0)
@@ -67,6 +60,10 @@ class File(Closing):
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self.descriptor)
+
+    def kept(self) -> KeptFile:
+        """The same open file, to be kept: from now on it is closed by itself. Use only what this returns."""
+        return KeptFile(self.path, self.descriptor)
 
     def status(self) -> os.stat_result:
         """What the file system says of this file, also after its name went to another one."""
@@ -167,6 +164,20 @@ class File(Closing):
         self.set_mode(stat.S_IMODE(like.st_mode))
 
 
+class KeptFile(File):
+    """An open file that is closed when nobody refers to it any more: it is kept between calls, and shared.
+
+    A forked child shares its place in the file with the parent, and must not use it.
+    """
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        with contextlib.suppress(OSError):  # what was written to it was answered for when it was written
+            close(self.descriptor)
+
+    def close(self) -> None:
+        """Does nothing: others may use the file."""
+
+
 def open_for_reading(path: str) -> File:
     """Open a regular file to read it. Raises `FileNotFoundError`, `UnsafePathError`, `StorageError`."""
     return _open("read", path, os.O_RDONLY, 0)
@@ -259,31 +270,6 @@ def require_regular_file(path: str) -> None:
     found = status(path)
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise _unsafe(path)
-
-
-def owner_exists(paths: OwnerPaths) -> bool:
-    """Whether the owner has a folder. Raises `UnsafePathError` where a link leads to it."""
-    return is_directory(paths.kind_directory) and is_directory(paths.directory)
-
-
-def require_own_spelling(paths: OwnerPaths) -> None:
-    """Raise `OwnerCollisionError` when the owner's folder belongs to another spelling of its id."""
-    mine = status(paths.directory)
-    if mine is None or not any(
-        _same(mine, os.path.join(paths.kind_directory, other)) for other in confusable_names(paths.owner_id)
-    ):
-        return
-    for name in listing(paths.kind_directory):
-        if name != paths.owner_id and _same(mine, os.path.join(paths.kind_directory, name)):
-            raise OwnerCollisionError(
-                f"owner ids {name!r} and {paths.owner_id!r} are one folder on this file system; "
-                f"rename one of the owners, so that they do not share {paths.directory!r}"
-            )
-
-
-def _same(mine: os.stat_result, path: str) -> bool:
-    found = status(path)
-    return found is not None and os.path.samestat(mine, found)
 
 
 def listing(path: str) -> list[str]:

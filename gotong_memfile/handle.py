@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -230,11 +229,10 @@ class MemoryFileHandle:
         wanted = self._config.kinds if query.kinds is None else query.kinds
         visible = [kind for kind in self._config.kinds if kind in wanted]
         needle = None if query.text is None else as_utf16(query.text)
-        with contextlib.ExitStack() as stack:
-            entries = self._store.reader.ordered(
-                stack, visible, since=query.since_ms(self._now()), needle=needle, most=query.k
-            )
-            return EntryList(entry.model() for entry in islice(entries, query.k))
+        entries = self._store.reader.ordered(
+            visible, since=query.since_ms(self._now), text=needle, most=query.k
+        )
+        return EntryList([entry.model() for entry in islice(entries, query.k)])
 
     def list(self, kind: MemoryKind | None = None, limit: int = LIST_DEFAULT) -> EntryList:
         """The newest `limit` entries (clamped to 1..500), of all configured kinds or of one.
@@ -244,9 +242,8 @@ class MemoryFileHandle:
         """
         self._require_open()
         query = checked_query(ListQuery, kind=kind, limit=limit)
-        with contextlib.ExitStack() as stack:
-            entries = self._store.reader.ordered(stack, self._visible(query.kind), most=query.limit)
-            return EntryList(entry.model() for entry in islice(entries, query.limit))
+        entries = self._store.reader.ordered(self._visible(query.kind), most=query.limit)
+        return EntryList([entry.model() for entry in islice(entries, query.limit)])
 
     def scan(
         self, kind: MemoryKind | None = None, *, since: Since = None, newest_first: bool = True
@@ -263,11 +260,11 @@ class MemoryFileHandle:
         query = checked_query(MemoryQuery, kinds=None if kind is None else (kind,), since=since)
         if not isinstance(newest_first, bool):
             raise InvalidQueryError(f"newest_first must be True or False, not {newest_first!r}")
-        with contextlib.ExitStack() as stack:
-            entries = self._store.reader.ordered(
-                stack, self._visible(kind), since=query.since_ms(self._now()), newest_first=newest_first
+        return Scan(
+            self._store.reader.ordered(
+                self._visible(kind), since=query.since_ms(self._now), newest_first=newest_first
             )
-            return Scan(entries, stack.pop_all())
+        )
 
     def get(self, id: str) -> MemoryEntry | None:
         """The entry of this id, or None.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from gotong_memfile import fileio
 from gotong_memfile.config import StoreOptions
@@ -40,6 +40,20 @@ def _portalocker() -> ModuleType:
     return portalocker
 
 
+@cache
+def _locker() -> Any:
+    """What has `lock` and `unlock`: where there is `flock`, its class itself. The functions in front of it,
+    which find out each time which one to use, take three times as long.
+    """
+    flock = getattr(_portalocker().portalocker, "FlockLocker", None)
+    return _portalocker() if flock is None else flock()
+
+
+@cache
+def _flags() -> Any:
+    return _portalocker().LOCK_EX | _portalocker().LOCK_NB
+
+
 def try_lock(file: fileio.File) -> bool:
     """Lock a file for this process, until it is unlocked or closed; False when another one holds it.
 
@@ -47,7 +61,7 @@ def try_lock(file: fileio.File) -> bool:
     """
     portalocker = _portalocker()
     try:
-        portalocker.lock(file.descriptor, portalocker.LOCK_EX | portalocker.LOCK_NB)
+        _locker().lock(file.descriptor, _flags())
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as error:
@@ -64,7 +78,7 @@ def try_lock(file: fileio.File) -> bool:
 
 def unlock(file: fileio.File) -> None:
     """Give a locked file free."""
-    _portalocker().unlock(file.descriptor)
+    _locker().unlock(file.descriptor)
 
 
 class ProcessLock:
@@ -74,21 +88,23 @@ class ProcessLock:
     gives it up. They may not rely on it between hosts, nor on file systems without locks (one warning, and
     work goes on), nor for threads: the owner's queue serializes those.
 
-    Each holding opens the lock file anew, so nothing is shared with a forked child for longer than that.
+    The lock file stays open from one holding to the next, until `let_go`. A forked child must call that
+    before anything else: what it shares with the parent is the lock itself.
     """
 
     def __init__(self, paths: OwnerPaths, logger: logging.Logger) -> None:
         self._paths = paths
         self._logger = logger
-        _portalocker()
+        _locker()
         self._unsupported = False
-        self._held: fileio.File | None = None
+        self._file: fileio.KeptFile | None = None
+        self._status: os.stat_result | None = None
 
-    def start_anew_in_child(self) -> None:
-        """Let go, in a forked child, of the lock that the parent holds: it would outlive the parent here."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+    def let_go(self) -> None:
+        """Keep the lock file open no longer than it is held, for an owner that is not used, and not at all
+        in a forked child, where the lock would outlive the parent.
+        """
+        self._file = self._status = None
 
     @contextlib.contextmanager
     def held(self, options: StoreOptions) -> Iterator[None]:
@@ -100,26 +116,28 @@ class ProcessLock:
         if self._unsupported or not options.process_lock:
             yield
             return
-        with contextlib.ExitStack() as stack:
-            file = self._locked_file(options)
-            if file is not None:
-                self._held = file
-                stack.callback(self._release, file)
+        file = self._file
+        try:
+            if file is None or not (self._try_lock(file) and self._is_current(file)):
+                self._file = file = None
+                self._file = file = self._locked_file(options)
             yield
+        finally:
+            # Also where an interrupt came before it was known to be locked. If `let_go` was called meanwhile,
+            # the last reference goes here and closes it. A forked child may do no more: the parent holds it.
+            if file is not None and self._file is file:
+                self._unlock(file)
 
-    def _locked_file(self, options: StoreOptions) -> fileio.File | None:
+    def _locked_file(self, options: StoreOptions) -> fileio.KeptFile | None:
         """The lock file, open and locked, or None where the file system knows no locks."""
         give_up = time.monotonic() + options.lock_timeout
         wait = _FIRST_WAIT
         while True:
             file = self._open(options)
-            try:
-                if self._try_lock(file) and self._is_current(file):
-                    return file
-            except BaseException:
-                file.close()
-                raise
-            file.close()
+            self._status = file.status()
+            if self._try_lock(file) and self._is_current(file):
+                return file
+            del file
             if self._unsupported:
                 return None
             if time.monotonic() >= give_up:
@@ -130,15 +148,15 @@ class ProcessLock:
             time.sleep(min(wait, max(0.0, give_up - time.monotonic())))
             wait = min(wait * 2, _LONGEST_WAIT)
 
-    def _open(self, options: StoreOptions) -> fileio.File:
+    def _open(self, options: StoreOptions) -> fileio.KeptFile:
         path = self._paths.write_lock
         while True:
             fileio.make_directories(self._paths.lock_directories, options.directory_mode)
             # Locks need a descriptor that may write, on network mounts at least.
             with contextlib.suppress(FileNotFoundError):
-                return fileio.open_for_overwriting(path)
+                return fileio.open_for_overwriting(path).kept()
             with contextlib.suppress(FileExistsError):
-                return fileio.create(path, options.file_mode)
+                return fileio.create(path, options.file_mode).kept()
 
     def _try_lock(self, file: fileio.File) -> bool:
         try:
@@ -155,18 +173,15 @@ class ProcessLock:
             )
             return False
 
-    def _release(self, file: fileio.File) -> None:
-        if self._held is not file:
-            return  # this is a child that was forked meanwhile: the lock is the parent's
-        self._held = None
+    def _unlock(self, file: fileio.KeptFile) -> None:
         try:
             # Closing alone would not do: a child forked meanwhile may share the descriptor.
             unlock(file)
-        finally:
-            file.close()
+        except BaseException:
+            self.let_go()
+            raise
 
-    @staticmethod
-    def _is_current(file: fileio.File) -> bool:
+    def _is_current(self, file: fileio.File) -> bool:
         """Whether others would lock this same file: somebody may have cleaned `.locks` by hand."""
         found = fileio.status(file.path)
-        return found is not None and os.path.samestat(found, file.status())
+        return found is not None and self._status is not None and os.path.samestat(found, self._status)

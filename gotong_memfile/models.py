@@ -230,12 +230,12 @@ class MemoryQuery(Frozen):
     since: Annotated[Timestamp | datetime | timedelta | None, BeforeValidator(_aware)] = None
     k: Annotated[int, BeforeValidator(_clamp(1, RECALL_MAX))] = RECALL_DEFAULT
 
-    def since_ms(self, now: int) -> int | float | None:
-        """`since` as epoch ms, seen from the time `now` (epoch ms)."""
+    def since_ms(self, now: Callable[[], int]) -> int | float | None:
+        """`since` as epoch ms; `now` gives the present, as epoch ms, where that is needed."""
         if isinstance(self.since, datetime):
             return (self.since - _EPOCH) / timedelta(milliseconds=1)
         if isinstance(self.since, timedelta):
-            return now - self.since / timedelta(milliseconds=1)
+            return now() - self.since / timedelta(milliseconds=1)
         return self.since
 
 

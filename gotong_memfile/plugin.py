@@ -241,13 +241,12 @@ def _preview(reader: OwnerReader) -> tuple[int | None, str, bool]:
         snapshot = reader.snapshot(kind)
         if snapshot is None:
             continue
-        with snapshot:
-            changed = snapshot.status.st_mtime_ns // 1_000_000
-            if newest is None or changed > newest[0]:
-                start = max(0, snapshot.size - PREVIEW_BYTES)
-                # One byte more tells whether the tail begins at the start of a line.
-                tail = snapshot.file.read_at(max(0, start - 1), PREVIEW_BYTES + 1)
-                newest = changed, tail if not start else tail[tail.find(b"\n") + 1 or len(tail) :], start > 0
+        changed = snapshot.status.st_mtime_ns // 1_000_000
+        if newest is None or changed > newest[0]:
+            start = max(0, snapshot.size - PREVIEW_BYTES)
+            # One byte more tells whether the tail begins at the start of a line.
+            tail = snapshot.file.read_at(max(0, start - 1), PREVIEW_BYTES + 1)
+            newest = changed, tail if not start else tail[tail.find(b"\n") + 1 or len(tail) :], start > 0
     if newest is None:
         return None, "", False
     return newest[0], newest[1].decode("utf-8", "replace"), newest[2]

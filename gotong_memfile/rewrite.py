@@ -18,10 +18,8 @@ from gotong_memfile.config import StoreOptions
 from gotong_memfile.errors import StorageError, SyncFailedError
 from gotong_memfile.layout import TEMPORARY_PREFIX
 from gotong_memfile.locks import NoLocksError, try_lock
-from gotong_memfile.log import KindLog, Snapshot
-
-Piece = tuple[int, int] | bytes
-"""Part of a new generation: the bytes `[start, end)` of the old one, or new bytes."""
+from gotong_memfile.log import KindLog, Piece, Snapshot
+from gotong_memfile.zones import KindMap
 
 _ABANDONED: Final = 3600.0
 
@@ -52,17 +50,17 @@ class Rewrite(fileio.Closing):
     def prepare(self, snapshot: Snapshot | None) -> bool:
         """Write the new generation beside the old one; False when the plan wants none, or there is no file.
 
-        Requires: `snapshot`, which is closed with this rewrite, was taken in a turn of the owner's queue. So
-        it ends where an append ended, and not within one that fails and is taken back.
+        Requires: `snapshot` was taken in a turn of the owner's queue. So it ends where an append ended, and
+        not within one that fails and is taken back.
         """
         self.close()
         if snapshot is None:
             return False
-        self._snapshot = self._files.enter_context(snapshot)
+        self._snapshot = snapshot
         pieces = self._plan(snapshot)
         if pieces is None:
-            self.close()
             return False
+        self._pieces = pieces
         self._new = self._files.enter_context(self._create())
         self._new.take_ownership_of(snapshot.status)
         for piece in pieces:
@@ -134,6 +132,11 @@ class Rewrite(fileio.Closing):
             if self._options.durability == "power":
                 raise SyncFailedError(message) from error
             self._log.logger.warning("%s", message)
+
+    def lead(self, zone_map: KindMap, version: int | None) -> None:
+        """Have the map of the log's zones follow to the new generation. Requires: as for `carry_over`."""
+        pieces = [*self._pieces, (self._snapshot.size, self._copied)]
+        zone_map.follow(version, self._snapshot, self._new.status(), pieces)
 
     def carry_over(self, *, unfinished: bool) -> None:
         """Bring along what a program that had opened the old generation still wrote into it.

@@ -1,60 +1,110 @@
-"""Which entries hold a text, and which lines hold an id."""
+"""Which lines can hold a text, and which hold an id: found in the raw bytes, then decoded and checked.
+
+The raw search may be wrong only towards a needless check. What it looks for is written as JSON writes it, in
+the one form that `JSON.stringify` has for each character. Others may have written any character as an escape
+(`\\u00e9`, `\\/`), so lines with those are checked, whatever the search says.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from gotong_memfile.codec import RawEntry, decode_line
-from gotong_memfile.layout import MemoryKind
+import stringzilla
+
+from gotong_memfile.bulk import ids_in
+from gotong_memfile.codec import RawEntry, decode_line, string_json
 from gotong_memfile.log import Snapshot, lines_of
+from gotong_memfile.zones import EntryLine, entry_in
 
-
-class FoundLine(NamedTuple):
-    """A valid line: the bytes `[start, end)`, and its entry."""
-
-    start: int
-    end: int
-    entry: RawEntry
-
+_SEARCH_BYTES: Final = 1024 * 1024
+"""How much is read and searched at a time: enough that what Python does for it does not count."""
 
 _FEW_IDS: Final = 8
-_ESCAPES: Final = (b"\\u", b"\\/")
+_FREE_ESCAPES: Final = (b"\\u", b"\\/")
+_find: Final = stringzilla.find
+_find_uncased: Final = stringzilla.utf8_uncased_search
 
 
-def text_match(needle: str | None) -> Callable[[RawEntry], bool] | None:
-    """Whether an entry's text contains `needle`, by full Unicode case folding; None when all do.
+class Needle:
+    """A text that is looked for in the texts of entries, by full Unicode case folding.
 
-    >>> text_match("STRASSE")(RawEntry("a", "semantic", "in der Straße", 5))
+    >>> Needle("STRASSE").matches(RawEntry("a", "semantic", "in der Straße", 5))
     True
     """
-    if not needle:
-        return None
-    folded = needle.casefold()
-    return lambda entry: folded in entry.text.casefold()
+
+    def __init__(self, text: str) -> None:
+        self._folded = text.casefold()
+        self._raw = string_json(text)[1:-1]
+
+    def matches(self, entry: RawEntry) -> bool:
+        """Whether the entry's text holds it."""
+        return self._folded in entry.text.casefold()
+
+    def lines_in(self, snapshot: Snapshot, offset: int, block: bytes) -> Iterator[EntryLine]:
+        """The lines of a block of `snapshot` whose entries hold it, in file order."""
+        for start, end in _lines_around(block, [*_hits(block, self._raw, _find_uncased), *_escapes(block)]):
+            entry = entry_in(snapshot, offset + start, block[start:end])
+            if entry is not None and self.matches(entry):
+                yield EntryLine(offset + start, offset + end, entry)
 
 
-def lines_with_ids(snapshot: Snapshot, kind: MemoryKind, ids: Collection[str]) -> Iterator[FoundLine]:
-    """The valid lines whose id is one of `ids`, in file order.
+def matching_lines(
+    snapshot: Snapshot, offset: int, block: bytes, needle: Needle | None = None
+) -> Iterator[EntryLine]:
+    """The lines of a block whose entries hold `needle`, or all that are entries; in file order."""
+    if needle is not None:
+        yield from needle.lines_in(snapshot, offset, block)
+        return
+    for start, end, line in lines_of(offset, block):
+        entry = entry_in(snapshot, start, line)
+        if entry is not None:
+            yield EntryLine(start, end, entry)
 
-    Lines without the raw bytes of an id, as JSON writes it, are passed over undecoded, unless another
-    writer may have escaped some of its characters.
-    """
-    needles = [json.dumps(entry_id, ensure_ascii=False).encode("utf-8", "replace") for entry_id in ids]
 
-    def may_hold(data: bytes) -> bool:
-        return (
-            len(needles) > _FEW_IDS
-            or any(needle in data for needle in needles)
-            or any(escape in data for escape in _ESCAPES)
-        )
+def lines_with_ids(
+    snapshot: Snapshot, ids: Collection[str], start: int = 0, end: int | None = None
+) -> Iterator[EntryLine]:
+    """The valid lines from `start` to `end` whose id is one of `ids`, in file order."""
+    few = len(ids) <= _FEW_IDS
+    for offset, block in snapshot.blocks(start, end, _SEARCH_BYTES):
+        if few:
+            hits = [hit for entry_id in ids for hit in _hits(block, string_json(entry_id), _find)]
+            found = _lines_around(block, [*hits, *_escapes(block)])
+        else:
+            there = ids_in(block)
+            if there is not None and not any(map(ids.__contains__, there)):
+                continue
+            found = ((first - offset, last - offset) for first, last, _ in lines_of(offset, block))
+        for first, last in found:
+            entry = decode_line(block[first:last], snapshot.kind)
+            if entry is not None and entry.id in ids:
+                yield EntryLine(offset + first, offset + last, entry)
 
-    for offset, block in snapshot.blocks():
-        if not may_hold(block):
-            continue
-        for start, end, line in lines_of(offset, block):
-            if may_hold(line):
-                entry = decode_line(line, kind)
-                if entry is not None and entry.id in ids:
-                    yield FoundLine(start, end, entry)
+
+def _hits(block: bytes, raw: bytes, find: Callable[[bytes, bytes, int], int]) -> Iterator[int]:
+    """Where the first hit of each line that has one is, at least."""
+    position = 0
+    while True:
+        hit = find(block, raw, position)
+        if hit < 0:
+            return
+        yield hit
+        position = block.find(b"\n", hit) + 1
+        if not position:
+            return
+
+
+def _escapes(block: bytes) -> Iterator[int]:
+    for escape in _FREE_ESCAPES:
+        yield from _hits(block, escape, _find)
+
+
+def _lines_around(block: bytes, hits: list[int]) -> Iterator[tuple[int, int]]:
+    """The lines, ends of line included, that hold the hits: each once, in file order."""
+    end = 0
+    for hit in sorted(hits):
+        if hit >= end:
+            start = block.rfind(b"\n", 0, hit) + 1
+            end = block.find(b"\n", hit) + 1 or len(block)
+            yield start, end

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,24 +15,19 @@ from typing import Final
 
 from gotong_memfile import fileio
 from gotong_memfile.codec import RawEntry
-from gotong_memfile.compaction import Compaction, Survey, survey
+from gotong_memfile.compaction import Compaction, survey
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.draft import Draft
 from gotong_memfile.edits import Pieces, with_patch, without_entries, without_ids
 from gotong_memfile.errors import (
     DuplicateIdError,
     MemoryFileError,
-    MutationPendingError,
     StorageError,
     SyncFailedError,
 )
+from gotong_memfile.folder import OwnerFolder, owner_exists, require_own_spelling
 from gotong_memfile.ids import EntryIdSource
-from gotong_memfile.layout import (
-    FOREIGN_MUTATION_MARKERS,
-    MEMORY_KINDS,
-    MemoryKind,
-    OwnerPaths,
-)
+from gotong_memfile.layout import MEMORY_KINDS, MemoryKind, OwnerPaths
 from gotong_memfile.lease import HostLease
 from gotong_memfile.locks import ProcessLock
 from gotong_memfile.log import Appended, KindLog, Snapshot
@@ -48,6 +42,7 @@ _MAX_ATTEMPTS: Final = 10
 _LITTLE: Final = 256 * 1024
 """How much of a delta, in bytes, writers are made to wait for at the end of a compaction."""
 
+_A_BREATH: Final = 50e-6
 _A_MOMENT: Final = 0.02
 """How long after a swap, in seconds, the old generation is looked at for the last time: the TypeScript side
 opens, appends and closes within a few turns of its event loop."""
@@ -63,7 +58,8 @@ class Append:
 
 
 AppendTurn = Turn[Append, list[MemoryEntry]]
-Lines = dict[MemoryKind, list[bytes]]
+Lines = dict[MemoryKind, list[tuple[bytes, int]]]
+"""Lines to write, each with its `ts`, by kind."""
 
 
 class OwnerStore:
@@ -71,18 +67,22 @@ class OwnerStore:
 
     Invariants:
     - Every change of a file of this owner by this process happens under `exclusive`.
-    - Nothing of a file is held in memory from one call to the next, so that there is nothing to become
-      stale; `_other_bytes` is a hint that only delays a compaction when it is wrong.
+    - What is kept of files from one call to the next, open descriptors and zone maps, is compared with what
+      is there before it is used; `_other_bytes` is a hint that only delays a compaction when it is wrong.
+
+    `keeps` is called when the store has begun to keep a file open, and may call `let_go` of any store.
     """
 
-    def __init__(self, paths: OwnerPaths) -> None:
+    def __init__(self, paths: OwnerPaths, keeps: Callable[[OwnerStore], None]) -> None:
         self.paths = paths
+        self.folder = OwnerFolder(paths)
         self._queue = self._new_queue()
         self._process_lock = ProcessLock(paths, _logger)
         self.lease = HostLease(paths, _logger)
         self._ids = EntryIdSource()
-        self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger) for kind in MEMORY_KINDS}
-        self.reader = OwnerReader(paths, self._logs, _logger)
+        opened = partial(keeps, self)
+        self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger, opened) for kind in MEMORY_KINDS}
+        self.reader = OwnerReader(self.folder, self._logs)
         self._other_bytes: dict[MemoryKind, int] = {}
 
     def _new_queue(self) -> WriteQueue[Append, list[MemoryEntry]]:
@@ -92,16 +92,25 @@ class OwnerStore:
         """Forget, in a forked child, what threads of the parent are at: their locks, turns, ids and lease."""
         self._queue = self._new_queue()
         self.lease = HostLease(self.paths, _logger)
-        self._process_lock.start_anew_in_child()
         self._ids = EntryIdSource()
+        self.let_go()
+        for zone_map in self.reader.maps.values():
+            zone_map.start_anew_in_child()
+
+    def let_go(self) -> None:
+        """Close what is kept open, and forget the zone maps: other owners are in use."""
+        self._process_lock.let_go()
+        for kind in MEMORY_KINDS:
+            self.reader.maps[kind].let_go()
+            self._logs[kind].let_go()
 
     def require_sound(self) -> None:
         """Raise before anything is touched when a link, or what is no regular file, is in a file's place.
 
         Raises `UnsafePathError`, `RootNotDirectoryError`, `OwnerCollisionError`.
         """
-        if fileio.owner_exists(self.paths):
-            fileio.require_own_spelling(self.paths)
+        if owner_exists(self.paths):
+            require_own_spelling(self.paths)
             for log in self._logs.values():
                 fileio.require_regular_file(log.path)
 
@@ -128,7 +137,7 @@ class OwnerStore:
         erased: dict[MemoryKind, set[str]] = {}
 
         def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
-            pieces, erased[kind] = without_ids(snapshot, kind, ids)
+            pieces, erased[kind] = without_ids(snapshot, ids)
             return pieces
 
         self._rewrite(kinds, plan, options)
@@ -139,7 +148,7 @@ class OwnerStore:
         entries: dict[MemoryKind, int] = {}
 
         def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
-            pieces, entries[kind] = without_entries(snapshot, kind)
+            pieces, entries[kind] = without_entries(snapshot)
             return pieces
 
         self._rewrite(kinds, plan, options)
@@ -150,7 +159,7 @@ class OwnerStore:
         found: dict[MemoryKind, bool] = {}
 
         def plan(kind: MemoryKind, snapshot: Snapshot) -> Pieces:
-            pieces, found[kind] = with_patch(snapshot, kind, entry_id, patch)
+            pieces, found[kind] = with_patch(snapshot, entry_id, patch)
             return pieces
 
         self._rewrite(kinds, plan, options)
@@ -162,27 +171,32 @@ class OwnerStore:
         Online: what stays is copied without any lock. Writers wait only while what they appended meanwhile
         is copied, if that is little by then, and for the swap.
         """
-        found: Survey | None = None
-
-        def plan(snapshot: Snapshot) -> Pieces:
-            nonlocal found
-            found = survey(snapshot, kind, cap)
-            self._other_bytes[kind] = found.other_bytes
-            return found.pieces if found.compaction is not None else None
-
+        log = self._logs[kind]
         for _ in range(_MAX_ATTEMPTS):
-            if not fileio.owner_exists(self.paths):
-                return None
+            self.reader.zone_map(kind)  # may have to read all of the file, for which no writer should wait
             with self.exclusive(options):
-                self._require_writable()
-                snapshot = self._logs[kind].snapshot()
-            with Rewrite(self._logs[kind], plan, options) as rewrite:
-                if not rewrite.prepare(snapshot):
+                if self.folder.writable_version() is None:
                     return None
-                if self._swap_in(rewrite, options):
+                zone_map = self.reader.zone_map(kind)
+            if zone_map is None:
+                return None
+            found = survey(zone_map, cap, self._let_writers_by)
+            self._other_bytes[kind] = found.other_bytes
+            if found.compaction is None:
+                return None
+            with Rewrite(log, partial(_as_found, found.pieces), options) as rewrite:
+                rewrite.prepare(zone_map.snapshot)
+                if self._swap_in(rewrite, log, options):
                     self._look_again(rewrite, options)
-                    return found.compaction if found is not None else None
-        raise self._restless(self._logs[kind])
+                    return found.compaction
+        raise self._restless(log)
+
+    def _let_writers_by(self) -> None:
+        """Let go of the interpreter when a writer is at work: it needs it again after each system call, and
+        would wait for the length of a switch interval (5 ms) each time.
+        """
+        if self._queue.busy:
+            time.sleep(_A_BREATH)
 
     def over_cap(self, kind: MemoryKind, cap: int) -> bool:
         """Whether the file of `kind` holds more than `cap` bytes of what can be read, as far as is known."""
@@ -191,7 +205,7 @@ class OwnerStore:
 
     def sync(self, kinds: Sequence[MemoryKind]) -> None:
         """Bring what was acknowledged to the disk itself."""
-        if fileio.owner_exists(self.paths):
+        if owner_exists(self.paths):
             for kind in kinds:
                 self._logs[kind].sync()
             fileio.sync_directory(self.paths.directory)
@@ -199,7 +213,7 @@ class OwnerStore:
     def remove_leftovers(self) -> None:
         """Remove what rewrites that were killed have left. Where that fails it is told, no more."""
         try:
-            if fileio.owner_exists(self.paths):
+            if owner_exists(self.paths):
                 remove_leftovers(self.paths.directory)
         except MemoryFileError as error:
             _logger.warning("what a cut-off rewrite left in %r stays there: %s", self.paths.directory, error)
@@ -210,14 +224,16 @@ class OwnerStore:
         """Write the appends of these turns together, and settle each. Requires: the first turn leads."""
         options = _request(turns[0]).options
         with self._process_lock.held(options):
-            self._require_writable()
-            if not self._write_together(turns, options):
+            version = self.folder.writable_version()
+            if not self._write_together(turns, version, options):
                 # Somebody's record does not fit, or whatever: find out whose, and store the others.
                 for turn in turns:
                     if not turn.settled:
-                        self._write_together([turn], options)
+                        self._write_together([turn], self.folder.writable_version(), options)
 
-    def _write_together(self, turns: Sequence[AppendTurn], options: StoreOptions) -> bool:
+    def _write_together(
+        self, turns: Sequence[AppendTurn], version: int | None, options: StoreOptions
+    ) -> bool:
         """Whether all turns that this tried are settled. An error of one write is that of all in it."""
         known: dict[str, RawEntry] = {}
         lines: Lines = {}
@@ -234,9 +250,9 @@ class OwnerStore:
             for kind, of_kind in more.items():
                 lines.setdefault(kind, []).extend(of_kind)
         try:
-            if lines:
-                self._make_directory(options)
-            self._append_lines(lines, options, commit)
+            if lines and version is None:
+                version = self.folder.make(options.directory_mode)
+            self._append_lines(lines, version or 0, options, commit)
         except MemoryFileError as error:
             if len(written) > 1 and not isinstance(error, SyncFailedError):
                 return False
@@ -269,18 +285,19 @@ class OwnerStore:
                 continue
             if draft.id is not None:
                 mine[entry_id] = RawEntry(entry_id, draft.kind, draft.text, ts, draft.meta)
-            lines.setdefault(draft.kind, []).append(draft.line(entry_id, ts))
+            lines.setdefault(draft.kind, []).append((draft.line(entry_id, ts), ts))
             entries.append(draft.model(entry_id, ts))
         known.update(mine)
         return entries, lines
 
-    def _append_lines(self, lines: Lines, options: StoreOptions, commit: Commit) -> None:
+    def _append_lines(self, lines: Lines, version: int, options: StoreOptions, commit: Commit) -> None:
         """Append to all logs or to none; `commit` is done exactly when they are there to stay."""
         done: list[tuple[KindLog, Appended]] = []
         try:
             for kind, of_kind in lines.items():
                 log = self._logs[kind]
-                done.append((log, log.append(b"".join(of_kind), options)))
+                data = b"".join([line for line, _ in of_kind])
+                done.append((log, log.append(data, [ts for _, ts in of_kind], version, options)))
             commit.done = True
         except BaseException:
             for log, appended in done if not commit.done else ():
@@ -301,15 +318,15 @@ class OwnerStore:
         All new generations are on the disk before the first takes its place, so that an error leaves all as
         it was. Only a rename that fails after another one succeeded can break that, and says so.
         """
-        if not fileio.owner_exists(self.paths):
+        if self.folder.version() is None:
             return
         with self.exclusive(options), contextlib.ExitStack() as stack:
-            self._require_writable()
+            version = self.folder.writable_version()
             prepared = []
             for kind in kinds:
                 log = self._logs[kind]
                 rewrite = stack.enter_context(Rewrite(log, partial(plan, kind), options))
-                if rewrite.prepare(log.snapshot()):
+                if rewrite.prepare(log.snapshot(version)):
                     prepared.append((log, rewrite))
             for done, (log, rewrite) in enumerate(prepared):
                 try:
@@ -331,12 +348,13 @@ class OwnerStore:
                 rewrite.swap()
                 rewrite.sync_name()
                 rewrite.carry_over(unfinished=True)
+                self._lead(rewrite, log)
                 return
-            if not rewrite.prepare(log.snapshot()):
+            if not rewrite.prepare(log.snapshot(self.folder.version())):
                 return
         raise self._restless(log)
 
-    def _swap_in(self, rewrite: Rewrite, options: StoreOptions) -> bool:
+    def _swap_in(self, rewrite: Rewrite, log: KindLog, options: StoreOptions) -> bool:
         """Put a rewrite in place that was prepared outside of a turn; False: the log has become another."""
         for attempt in range(_MAX_ATTEMPTS):
             with self.exclusive(options):
@@ -349,6 +367,7 @@ class OwnerStore:
                     rewrite.swap()
                     # Before the next append: what that acknowledges must not be in a file without a name.
                     rewrite.sync_name()
+                    self._lead(rewrite, log)
                     return True
             rewrite.catch_up(behind)
         return False
@@ -365,20 +384,13 @@ class OwnerStore:
             "rewrite it; nothing was changed, stop that program and try again"
         )
 
-    def _require_writable(self) -> None:
-        for marker in FOREIGN_MUTATION_MARKERS:
-            path = os.path.join(self.paths.directory, marker)
-            if fileio.exists(path):
-                raise MutationPendingError(
-                    f"{path!r} shows a rewrite by the TypeScript side that was cut off; reading goes on, "
-                    "writing waits: start that side once, so that it recovers, and call again"
-                )
+    def _lead(self, rewrite: Rewrite, log: KindLog) -> None:
+        """Keep what is known of a log over its rewrite."""
+        rewrite.lead(self.reader.maps[log.kind], self.folder.version())
 
-    def _make_directory(self, options: StoreOptions) -> None:
-        if not fileio.owner_exists(self.paths):
-            fileio.make_directory(self.paths.kind_directory, options.directory_mode)
-            fileio.make_directory(self.paths.directory, options.directory_mode)
-        fileio.require_own_spelling(self.paths)
+
+def _as_found(pieces: Pieces, snapshot: Snapshot) -> Pieces:  # noqa: ARG001 - the plan is made already
+    return pieces
 
 
 def _request(turn: AppendTurn) -> Append:

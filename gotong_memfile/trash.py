@@ -27,6 +27,7 @@ from gotong_memfile.errors import (
     TrashRestoreConflictError,
     UnsafePathError,
 )
+from gotong_memfile.folder import owner_exists
 from gotong_memfile.ids import is_trash_id, trash_id
 from gotong_memfile.layout import (
     META,
@@ -65,7 +66,7 @@ class Trash:
         """
         paths = owner_paths(self._root, owner.kind, owner.id)
         trash = trash_paths(self._root, trash_id(owner.kind, owner.id, now))
-        fileio.owner_exists(paths)
+        owner_exists(paths)
         self._is_there(trash)
         with self._locked(paths):
             for directory in (self._directory, trash.directory):
@@ -73,7 +74,7 @@ class Trash:
                     fileio.make_directory(directory, self._options.directory_mode)
                     fileio.sync_directory(os.path.dirname(directory))
             ref = self._existing_ref(trash, now) or self._write_ref(trash, owner, now, reason)
-            if fileio.owner_exists(paths) and not fileio.remove_empty_directory(paths.directory):
+            if owner_exists(paths) and not fileio.remove_empty_directory(paths.directory):
                 fileio.move_directory(paths.directory, self._free_payload(trash, now))
                 fileio.sync_directory(trash.directory)
                 fileio.sync_directory(paths.kind_directory)
@@ -89,7 +90,7 @@ class Trash:
                 payload = os.path.join(trash.directory, lives[0])
                 if not fileio.is_directory(payload):
                     raise TrashNotFoundError(f"{payload!r} has gone while it was restored")
-                if fileio.owner_exists(paths) and not fileio.remove_empty_directory(paths.directory):
+                if owner_exists(paths) and not fileio.remove_empty_directory(paths.directory):
                     raise TrashRestoreConflictError(
                         f"{found.owner_kind}/{found.owner_id} has data again in {paths.directory!r}; "
                         "soft_delete it first, or move it away, then restore"

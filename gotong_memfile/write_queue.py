@@ -86,6 +86,11 @@ class WriteQueue(Generic[Request, Result]):
         self._lock = threading.Lock()
         self._turns: deque[Turn[Request, Result]] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """Whether anybody writes or waits to."""
+        return bool(self._turns)
+
     def submit(self, request: Request) -> Result:
         """Wait until `request` was committed, by this thread or by a leader before it; its result.
 

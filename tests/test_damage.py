@@ -228,7 +228,7 @@ def test_blank_lines_do_not_count_against_a_cap_either(root: Path, log: Path, di
         assert len(memory.list()) == 4
         disk.calls.clear()
         memory.remember("newer")
-        assert disk.calls.count("pread") == 1, "and the file is not looked through at every write"
+        assert disk.calls.count("pread") <= 1, "and the file is not looked through at every write"
         assert memory.stats().corrupt == 0
 
 

@@ -21,9 +21,9 @@ from gotong_memfile import (
     MemoryFilePlugin,
     ServiceInitCtx,
     fileio,
+    open_memory,
 )
 from gotong_memfile.codec import decode_line, encode_entry
-from gotong_memfile.compaction import newest_that_fit
 from gotong_memfile.errors import InvalidEntryError
 
 KINDS = ("episodic", "semantic", "working")
@@ -291,7 +291,7 @@ def test_files_of_other_writers_in_any_order_are_read_as_the_model_reads_them(
         data += encoded + b"\n"
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr("gotong_memfile.log.BLOCK_BYTES", block)
-        patch.setattr("gotong_memfile.zones._LARGEST_BATCH", 8)
+        patch.setattr("gotong_memfile.ordering._LARGEST_BATCH", 8)
         tried = Run(Path(directory) / "memory", {})
         try:
             log = tried.root / "agent" / "a" / "working.jsonl"
@@ -339,13 +339,33 @@ def test_no_bytes_whatever_make_the_reader_raise(line: bytes) -> None:
     assert decode_line(line, "working") is None
 
 
-@settings(**quietly)
-@given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 2_000))
-def test_the_cut_is_that_of_the_contract(sizes: list[int], cap: int) -> None:
-    lines = sizes
-    while sum(lines) > cap and len(lines) > 1:
-        lines = lines[-max(1, len(lines) // 2) :]
-    assert newest_that_fit(sizes, cap) == len(lines)
+@settings(max_examples=300, **quietly)
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 9)), min_size=1, max_size=40),
+    st.integers(1, 9_000),
+    st.sampled_from([80, 700, 65_536]),
+)
+def test_compaction_halves_by_lines_until_the_rest_fits(
+    lines: list[tuple[int, int]], cap: int, block: int
+) -> None:
+    """Damage and blank lines between, and any size of zones, change nothing of what stays."""
+    entries, data = [], b""
+    for n, (size, damage) in enumerate(lines):
+        entry = encode_entry(MemoryEntry(id=str(n), kind="episodic", text="x" * size, ts=n))
+        entries.append(entry)
+        data += entry + {0: b"{torn\n", 1: b"\n", 2: b"\r\n"}.get(damage, b"")
+    kept = entries
+    while sum(map(len, kept)) > cap and len(kept) > 1:
+        kept = kept[-max(1, len(kept) // 2) :]
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gotong_memfile.log.BLOCK_BYTES", block)
+        log = Path(directory) / "agent" / "a" / "episodic.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_bytes(data)
+        with open_memory(directory, "agent/a", max_episodic_bytes=cap) as memory:
+            assert memory.compact() == len(entries) - len(kept)
+            assert [encode_entry(one) for one in memory.scan(newest_first=False)] == kept
+            assert memory.stats().corrupt == sum(damage == 0 for _, damage in lines)
 
 
 @settings(**quietly)
@@ -353,7 +373,7 @@ def test_the_cut_is_that_of_the_contract(sizes: list[int], cap: int) -> None:
 def test_since_as_timedelta_is_since_as_ms(back: int) -> None:
     from gotong_memfile import MemoryQuery
 
-    assert MemoryQuery(since=timedelta(milliseconds=back)).since_ms(10**13) == 10**13 - back
+    assert MemoryQuery(since=timedelta(milliseconds=back)).since_ms(lambda: 10**13) == 10**13 - back
 
 
 def test_the_model_notices_what_a_toy_would_do_wrong() -> None:
