@@ -170,12 +170,16 @@ class KeptFile(File):
     A forked child shares its place in the file with the parent, and must not use it.
     """
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        with contextlib.suppress(OSError):  # what was written to it was answered for when it was written
-            close(self.descriptor)
-
     def close(self) -> None:
-        """Does nothing: others may use the file."""
+        """Close it now, whoever refers to it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if self.descriptor >= 0:
+            with contextlib.suppress(OSError):  # what was written to it was answered for when it was written
+                close(self.descriptor)
 
 
 def open_for_reading(path: str) -> File:

@@ -88,8 +88,8 @@ class ProcessLock:
     gives it up. They may not rely on it between hosts, nor on file systems without locks (one warning, and
     work goes on), nor for threads: the owner's queue serializes those.
 
-    The lock file stays open from one holding to the next, until `let_go`. A forked child must call that
-    before anything else: what it shares with the parent is the lock itself.
+    The lock file stays open from one holding to the next, until `let_go`. A forked child must begin with
+    `start_anew_in_child`: what it shares with the parent is the lock itself.
     """
 
     def __init__(self, paths: OwnerPaths, logger: logging.Logger) -> None:
@@ -101,10 +101,14 @@ class ProcessLock:
         self._status: os.stat_result | None = None
 
     def let_go(self) -> None:
-        """Keep the lock file open no longer than it is held, for an owner that is not used, and not at all
-        in a forked child, where the lock would outlive the parent.
-        """
+        """Keep the lock file open no longer than it is held: the owner is not in use."""
         self._file = self._status = None
+
+    def start_anew_in_child(self) -> None:
+        """Let go, in a forked child, of what may be the parent's lock: it would outlive the parent here."""
+        if self._file is not None:
+            self._file.close()
+        self.let_go()
 
     @contextlib.contextmanager
     def held(self, options: StoreOptions) -> Iterator[None]:
@@ -124,7 +128,7 @@ class ProcessLock:
             yield
         finally:
             # Also where an interrupt came before it was known to be locked. If `let_go` was called meanwhile,
-            # the last reference goes here and closes it. A forked child may do no more: the parent holds it.
+            # the last reference goes here, and that unlocks it.
             if file is not None and self._file is file:
                 self._unlock(file)
 

@@ -167,7 +167,7 @@ class KindLog:
         self.let_go()
 
     def let_go(self) -> None:
-        """Keep nothing open, for an owner that is not used, or in a forked child."""
+        """Keep nothing open: the owner is not in use, or the generation was replaced, and takes up space."""
         self._reading: tuple[int, fileio.KeptFile | None] = (0, None)
         self._appending: tuple[int, fileio.KeptFile | None] = (0, None)
         self._end: tuple[fileio.KeptFile, int, int] | None = None
@@ -189,6 +189,7 @@ class KindLog:
             status = kept.status()
             if status.st_nlink:  # none: another file was put in its place
                 return Snapshot(self, kept, status, revision)
+            self.let_go()
         try:
             file = fileio.open_for_reading(self.path).kept()
         except FileNotFoundError:

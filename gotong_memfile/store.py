@@ -93,6 +93,7 @@ class OwnerStore:
         self._queue = self._new_queue()
         self.lease = HostLease(self.paths, _logger)
         self._ids = EntryIdSource()
+        self._process_lock.start_anew_in_child()
         self.let_go()
         for zone_map in self.reader.maps.values():
             zone_map.start_anew_in_child()
@@ -385,7 +386,8 @@ class OwnerStore:
         )
 
     def _lead(self, rewrite: Rewrite, log: KindLog) -> None:
-        """Keep what is known of a log over its rewrite."""
+        """Keep what is known of a log over its rewrite, and let the old generation go."""
+        log.let_go()
         rewrite.lead(self.reader.maps[log.kind], self.folder.version())
 
 

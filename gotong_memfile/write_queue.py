@@ -105,7 +105,12 @@ class WriteQueue(Generic[Request, Result]):
         finally:
             self._leave(turn)
         if turn.error is not None:
-            raise turn.error
+            # The error's traceback leads to the turn: a way back would keep open what its frames hold.
+            error, turn.error = turn.error, None
+            try:
+                raise error
+            finally:
+                del error
         assert turn.settled, "a commit settles each of its turns, or raises"  # noqa: S101
         result: Result = turn.result  # type: ignore[assignment]
         return result

@@ -22,6 +22,7 @@ from gotong_memfile import (
     StorageError,
     SyncFailedError,
     open_memory,
+    search,
 )
 from gotong_memfile.compactor import COMPACTOR
 
@@ -207,8 +208,11 @@ def test_what_another_program_appends_behind_a_failing_write_is_kept(
     assert b"ours" not in log.read_bytes()
 
 
-def test_a_read_that_fails_half_way_gives_up_the_rewrite(root: Path, disk: FaultyOS) -> None:
+def test_a_read_that_fails_half_way_gives_up_the_rewrite(
+    root: Path, disk: FaultyOS, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Never from what could be read: the rest would be lost."""
+    monkeypatch.setattr(search, "_SEARCH_BYTES", 65_536)
     with open_memory(root, "agent/a", max_episodic_bytes=10**9) as memory:
         memory.remember_many([{"text": f"n{n} " * 100, "id": f"n{n}"} for n in range(2_000)])
     log = root / "agent" / "a" / "episodic.jsonl"
@@ -405,6 +409,7 @@ def test_under_a_mount_that_becomes_read_only_reads_go_on(small_disk: Path) -> N
     plugin.init(ServiceInitCtx(root_dir=small_disk / "root"))
     memory = plugin.attach("agent/a")
     entry = memory.remember("x")
+    memory._store.let_go()  # no mount becomes read-only while a file in it is open for writing
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     try:
         assert memory.recall("x") == [entry]

@@ -12,7 +12,7 @@ from pathlib import Path
 import portalocker
 import pytest
 
-from gotong_memfile import LockTimeoutError, MemoryFileHandle, StorageError, open_memory
+from gotong_memfile import LockTimeoutError, MemoryFileHandle, StorageError, locks, open_memory
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_file_system_without_locks_gives_one_warning_and_work_goes_on(
     def refused(*arguments: object) -> None:
         raise portalocker.LockException(OSError(code, os.strerror(code)), "refused")
 
-    monkeypatch.setattr(portalocker, "lock", refused)
+    monkeypatch.setattr(locks._locker(), "lock", refused)
     entries = [memory.remember(f"n{n}") for n in range(3)]
     assert memory.forget(entries[0].id)
     assert memory.list() == entries[:0:-1]
@@ -96,7 +96,7 @@ def test_any_other_refusal_is_an_error(memory: MemoryFileHandle, monkeypatch: py
         def refused(*arguments: object, cause: object = cause) -> None:
             raise portalocker.LockException(cause, "refused")
 
-        monkeypatch.setattr(portalocker, "lock", refused)
+        monkeypatch.setattr(locks._locker(), "lock", refused)
         with pytest.raises(StorageError, match=said):
             memory.remember("x")
     monkeypatch.undo()

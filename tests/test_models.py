@@ -139,10 +139,10 @@ class TestQuery:
     def test_since_can_be_given_in_three_ways(self) -> None:
         moment = datetime(2025, 11, 30, 10, 53, 38, 5_000, tzinfo=timezone(timedelta(hours=8)))
         ms = int(moment.timestamp() * 1000)
-        assert MemoryQuery(since=moment).since_ms(0) == ms
-        assert MemoryQuery(since=timedelta(seconds=1)).since_ms(ms) == ms - 1_000
-        assert MemoryQuery(since=ms).since_ms(0) == ms
-        assert MemoryQuery().since_ms(0) is None
+        assert MemoryQuery(since=moment).since_ms(lambda: 0) == ms
+        assert MemoryQuery(since=timedelta(seconds=1)).since_ms(lambda: ms) == ms - 1_000
+        assert MemoryQuery(since=ms).since_ms(lambda: 0) == ms
+        assert MemoryQuery().since_ms(lambda: 0) is None
 
     def test_kinds_may_be_any_collection_or_one(self) -> None:
         for kinds in (

@@ -29,6 +29,7 @@ from gotong_memfile import (
     UnsafePathError,
     fileio,
     ids,
+    locks,
     open_memory,
 )
 
@@ -176,7 +177,7 @@ def test_without_locks_a_temporary_file_is_a_leftover_after_an_hour(
     leftover = root / "agent" / "a" / ".memfile-x.tmp"
     leftover.touch()
     os.utime(leftover, (time.time() - age,) * 2)
-    monkeypatch.setattr(portalocker, "lock", refused)
+    monkeypatch.setattr(locks._locker(), "lock", refused)
     plugin.attach("agent/a")
     assert leftover.exists() is (age < 3_600)
 

@@ -295,12 +295,12 @@ class TestGroupCommit:
             real = memory._store._append_lines
             interrupted = []
 
-            def append_lines(lines: Any, options: Any, commit: Any) -> None:
+            def append_lines(lines: Any, version: int, options: Any, commit: Any) -> None:
                 shared = sum(map(len, lines.values())) > 1
                 if shared and moment.startswith("before"):
                     interrupted.append(True)
                     raise KeyboardInterrupt
-                real(lines, options, commit)
+                real(lines, version, options, commit)
                 if shared:
                     interrupted.append(True)
                     raise KeyboardInterrupt
