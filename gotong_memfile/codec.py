@@ -55,6 +55,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 _decode_quickly: Final = msgspec.json.Decoder(RawEntry).decode
+_decode_any_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_patiently: Final = json.JSONDecoder(parse_constant=_reject_constant).decode
 _encode_quickly: Final = msgspec.json.Encoder().encode
@@ -149,7 +150,11 @@ def encode_entry(entry: MemoryEntry) -> bytes:
     b'{"id":"a","kind":"working","text":"cut \\\\ud83d","ts":5}\\n'
     """
     return encode_line(
-        string_json(entry.id), entry.kind, string_json(entry.text), entry.ts, object_json(entry.meta)
+        string_json(entry.id),
+        entry.kind,
+        string_json(entry.text),
+        entry.ts,
+        None if entry.meta is None else object_json(entry.meta),
     )
 
 
@@ -222,16 +227,34 @@ def string_json(value: str) -> bytes:
         return _patient_json(value)
 
 
-def object_json(value: Json | None) -> bytes | None:
-    """A JSON object as JSON text; None for None. Requires: its numbers are finite."""
-    if value is None:
-        return None
+def object_json(value: Json) -> bytes:
+    """A JSON object as JSON text. Requires: its numbers are finite."""
     try:
         encoded = _encode_quickly(value)
     except UnicodeEncodeError:
         return _patient_json(value)
     # JavaScript puts a plus into the exponent of a great float, and the quick encoder does not.
     return _patient_json(value) if _GREAT_FLOAT.search(encoded) else encoded
+
+
+def quick_copy(value: Json) -> tuple[Json, bytes] | None:
+    """A copy of `value` and its JSON text, when JSON is certain to hold it unchanged; None: look closer.
+
+    What comes back from its JSON text as it was is what JSON holds; only what is equal to it without being
+    the same, such as the member of an enum, is replaced by what it equals.
+
+    >>> quick_copy({"n": [1, 2.5]})
+    ({'n': [1, 2.5]}, b'{"n":[1,2.5]}')
+    >>> quick_copy({"n": (1, 2)}) is None
+    True
+    """
+    try:
+        encoded = _encode_quickly(value)
+        copy: Json = _decode_any_object(encoded)
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError, RuntimeError):
+        return None
+    shallow = encoded.count(b"{") + encoded.count(b"[") < MAX_NESTING
+    return (copy, encoded) if shallow and copy == value and not _GREAT_FLOAT.search(encoded) else None
 
 
 def same_json(one: Json | None, other: Json | None) -> bool:

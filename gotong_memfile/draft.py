@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gotong_memfile.codec import (
     MAX_NESTING,
@@ -13,6 +12,7 @@ from gotong_memfile.codec import (
     as_utf16,
     encode_line,
     object_json,
+    quick_copy,
     same_json,
     string_json,
 )
@@ -21,8 +21,7 @@ from gotong_memfile.layout import MEMORY_KINDS, MemoryKind
 from gotong_memfile.models import Json, MemoryEntry, NewMemoryEntry
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """An entry that was checked and encoded, but for the `id` and `ts` that it gets inside the queue.
 
     `id` is the caller's, or None for a generated one. `text` and `meta` are this draft's own copies.
@@ -64,8 +63,8 @@ def draft(text: object, kind: object, meta: object = None, entry_id: object = No
     own_kind = MEMORY_KINDS[MEMORY_KINDS.index(kind)]  # not an enum's member that equals it
     own_text = _checked_text("text", text)
     own_id = None if entry_id is None else _checked_text("id", entry_id)
-    own_meta = None if meta is None else checked_meta(meta)
-    return Draft(own_id, own_kind, own_text, own_meta, string_json(own_text), object_json(own_meta))
+    own_meta, meta_json = (None, None) if meta is None else _checked_and_encoded(meta)
+    return Draft(own_id, own_kind, own_text, own_meta, string_json(own_text), meta_json)
 
 
 def drafts_of(entries: Iterable[NewMemoryEntry | Mapping[str, Any]]) -> list[Draft]:
@@ -101,10 +100,17 @@ def checked_meta(meta: object) -> Json:
     Traceback (most recent call last):
     gotong_memfile.errors.InvalidEntryError: meta.tags[1].n is nan, which JSON cannot hold; use None
     """
+    return _checked_and_encoded(meta)[0]
+
+
+def _checked_and_encoded(meta: object) -> tuple[Json, bytes]:
+    quick = quick_copy(meta) if type(meta) is dict else None
+    if quick is not None:
+        return quick
     if not isinstance(meta, (dict, Mapping)):
         raise InvalidEntryError(f"meta must be a mapping with string keys, not {type(meta).__name__}")
     copy: Json = _own_copy(meta, ("meta",), 2)
-    return copy
+    return copy, object_json(copy)
 
 
 def checked_id(value: object) -> str:

@@ -67,13 +67,15 @@ class File(Closing):
 
     def status(self) -> os.stat_result:
         """What the file system says of this file, also after its name went to another one."""
-        with _typed("read", self.path):
+        try:
             return os.fstat(self.descriptor)
+        except OSError as error:
+            raise StorageError.from_os_error("read", self.path, error) from error
 
     def read_at(self, offset: int, size: int) -> bytes:
         """At most `size` bytes from `offset`; fewer only at the end of the file."""
         parts = []
-        with _typed("read", self.path):
+        try:
             while size > 0:
                 part = os.pread(self.descriptor, min(size, _COPY_STEP), offset)
                 if not part:
@@ -81,7 +83,9 @@ class File(Closing):
                 parts.append(part)
                 offset += len(part)
                 size -= len(part)
-        return b"".join(parts)
+        except OSError as error:
+            raise StorageError.from_os_error("read", self.path, error) from error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, data: bytes | memoryview) -> int:
         """Write at least one byte of `data`; how many."""

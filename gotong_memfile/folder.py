@@ -34,6 +34,7 @@ class OwnerFolder:
 
     def __init__(self, paths: OwnerPaths) -> None:
         self._paths = paths
+        self._path = paths.directory
         self._known: tuple[_Times, int] | None = None
         self._writable = 0
         self._versions = itertools.count(1)
@@ -45,7 +46,7 @@ class OwnerFolder:
         """
         known = self._known
         if known is not None:
-            found = fileio.status(self._paths.directory)
+            found = fileio.status(self._path)
             if found is not None and _times(found) == known[0]:
                 return known[1]
         return self._look()
@@ -66,13 +67,13 @@ class OwnerFolder:
         version = self.writable_version()
         while version is None:
             fileio.make_directory(self._paths.kind_directory, mode)
-            fileio.make_directory(self._paths.directory, mode)
+            fileio.make_directory(self._path, mode)
             version = self.writable_version()
         return version
 
     def _look(self) -> int | None:
         self._known = None
-        found = fileio.status(self._paths.directory) if owner_exists(self._paths) else None
+        found = fileio.status(self._path) if owner_exists(self._paths) else None
         if found is None:
             return None
         # Taken before anything in the folder is looked at: what changes from now on shows in the times,
@@ -85,7 +86,7 @@ class OwnerFolder:
 
     def _require_no_mutation(self) -> None:
         for marker in FOREIGN_MUTATION_MARKERS:
-            path = os.path.join(self._paths.directory, marker)
+            path = os.path.join(self._path, marker)
             if fileio.exists(path):
                 raise MutationPendingError(
                     f"{path!r} shows a rewrite by the TypeScript side that was cut off; reading goes on, "

@@ -77,6 +77,7 @@ class MemoryFileHandle:
         self._options = options
         self._hub = hub
         self._now = options.clock or hub.now
+        self._caps = {kind: config.cap(kind) for kind in config.kinds}
         self._closing = threading.Lock()
         self._closed = False
 
@@ -145,7 +146,9 @@ class MemoryFileHandle:
         wanted, checked = checked_id(id), checked_meta(patch)
         found = self._store.patch(wanted, checked, self._config.kinds, self._options)
         if found:
-            self._keep_caps(self._config.kinds)
+            for kind, cap in self._caps.items():
+                if cap is not None:
+                    self._keep_cap(kind, cap)
         return found
 
     def forget(self, id: str) -> bool:
@@ -188,7 +191,7 @@ class MemoryFileHandle:
         self._require_open()
         dropped = 0
         for one in self._writable(kind):
-            cap = self._config.cap(one)
+            cap = self._caps[one]
             if cap is not None and self._store.over_cap(one, cap):
                 done = self._store.compact(one, cap, self._options)
                 if done is not None:
@@ -368,21 +371,24 @@ class MemoryFileHandle:
     def _store_drafts(self, drafts: builtins.list[Draft]) -> builtins.list[MemoryEntry]:
         if not drafts:
             return []
-        for made in drafts:
-            self._writable(made.kind)
+        kinds = {made.kind for made in drafts}
+        for kind in kinds:
+            if kind not in self._caps:
+                self._writable(kind)
         entries = self._store.append(drafts, self._now, self._options)
-        self._keep_caps({made.kind for made in drafts})
+        for kind in kinds:
+            cap = self._caps[kind]
+            if cap is not None and self._store.written(kind) > cap:
+                self._keep_cap(kind, cap)
         return entries
 
-    def _keep_caps(self, kinds: Iterable[MemoryKind]) -> None:
-        """Have compacted what has grown over its cap; wait for that only at twice the cap."""
-        for kind in kinds:
-            cap = self._config.cap(kind)
-            if cap is not None and self._store.over_cap(kind, cap):
-                job = Job(self._store, kind, cap, self._options, self._tell)
-                COMPACTOR.request(job)
-                if self._store.over_cap(kind, 2 * cap):
-                    COMPACTOR.wait(job.log)
+    def _keep_cap(self, kind: MemoryKind, cap: int) -> None:
+        """Have a file compacted that has grown over its cap; wait for that only at twice the cap."""
+        if self._store.over_cap(kind, cap):
+            job = Job(self._store, kind, cap, self._options, self._tell)
+            COMPACTOR.request(job)
+            if self._store.over_cap(kind, 2 * cap):
+                COMPACTOR.wait(job.log)
 
     def _tell(self, compaction: Compaction) -> None:
         """Requires: no lock is held, since a hub may call back."""

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from gotong_memfile import fileio
@@ -133,6 +134,34 @@ def lines_of(offset: int, block: bytes) -> Iterator[tuple[int, int, bytes]]:
         yield offset, offset + len(last), last
 
 
+class _Run:
+    """Whole lines that one append after the other has written to `[start, end)`: a zone that grows."""
+
+    __slots__ = ("end", "entries", "high", "in_order", "low", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.low, self.high = inf, -inf
+        self.in_order = True
+        self.entries = 0
+
+    def grow(self, end: int, times: Sequence[int]) -> None:
+        """Take up lines with these times, up to `end`."""
+        self.end = end
+        self.entries += len(times)
+        for ts in times:
+            if ts >= self.high:
+                self.high = ts
+            else:
+                self.in_order = False
+            self.low = min(self.low, ts)
+
+    def zone(self) -> Zone:
+        """The run as a zone."""
+        size = self.end - self.start
+        return Zone(self.start, self.end, self.low, self.high, self.in_order, self.entries, size)
+
+
 class Appended(NamedTuple):
     """Where an append went: the bytes `[start, end)` of the generation that `status` is of."""
 
@@ -148,7 +177,7 @@ class KindLog:
     It keeps the generation open that it met last. Each verb is given the version of the owner's folder
     (`OwnerFolder.version`), by which it knows whether the name may mean another file by now. `opened` is
     called when it has begun to keep a file. `revision` counts the times that something other than an append
-    is known to have changed the file under the same name.
+    is known to have changed the file under the same name; `written` is where the last append ended.
 
     Requires, for `append` and `take_back`: the owner's queue and process lock are held. What programs
     without locks write between is kept.
@@ -164,6 +193,7 @@ class KindLog:
         self._name_on_disk: tuple[int, int] | None = None
         self._opened = opened
         self.revision = 0
+        self.written = 0
         self.let_go()
 
     def let_go(self) -> None:
@@ -172,7 +202,7 @@ class KindLog:
         self._appending: tuple[int, fileio.KeptFile | None] = (0, None)
         self._end: tuple[fileio.KeptFile, int, int] | None = None
         self._told: fileio.KeptFile | None = None
-        self._own: tuple[tuple[int, int] | None, list[Zone]] = (None, [])
+        self._own: tuple[tuple[int, int] | None, list[_Run]] = (None, [])
 
     def snapshot(self, version: int | None) -> Snapshot | None:
         """What the log holds now, or None when there is no file. Takes no lock.
@@ -220,8 +250,9 @@ class KindLog:
         """What was appended by this process to the generation of `snapshot` since this was last asked, in
         file order: it need not be read to be known. Some of it may be missing.
         """
-        (generation, zones), self._own = self._own, (None, [])
-        return zones if generation == (snapshot.status.st_dev, snapshot.status.st_ino) else []
+        (generation, runs), self._own = self._own, (None, [])
+        same = generation == (snapshot.status.st_dev, snapshot.status.st_ino)
+        return [run.zone() for run in runs] if same else []
 
     def append(self, data: bytes, times: Sequence[int], version: int, options: StoreOptions) -> Appended:
         """Write whole lines, of entries of these `ts`, to the end. An error means that none is in the file.
@@ -267,21 +298,18 @@ class KindLog:
         else:  # a program without locks has written, too
             end = file.position()
         self._remember(after, end - length, end, times)
+        self.written = end
         return Appended(before, end - len(data), end, created)
 
     def _remember(self, status: os.stat_result, start: int, end: int, times: Sequence[int]) -> None:
         """Take down, for `own_zones`, that lines with these times were written to `[start, end)`."""
-        generation, zones = self._own
+        generation, runs = self._own
         if generation != (status.st_dev, status.st_ino):
-            zones = []
-            self._own = (status.st_dev, status.st_ino), zones
-        low, high = (times[0], times[0]) if len(times) == 1 else (min(times), max(times))
-        in_order = low == high or list(times) == sorted(times)
-        zone = Zone(start, end, low, high, in_order, len(times), end - start)
-        if zones and zones[-1].end == start and end - zones[-1].start <= BLOCK_BYTES:
-            zones[-1] = zones[-1].joined(zone)
-        else:
-            zones.append(zone)
+            runs = []
+            self._own = (status.st_dev, status.st_ino), runs
+        if not runs or runs[-1].end != start or end - runs[-1].start > BLOCK_BYTES:
+            runs.append(_Run(start))
+        runs[-1].grow(end, times)
 
     def _is_torn(self, file: fileio.KeptFile, status: os.stat_result) -> bool:
         """Whether the last line lacks its end of line. Counts a `revision` where the file was edited since

@@ -9,9 +9,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from gotong_memfile import fileio
 from gotong_memfile.codec import RawEntry
@@ -48,8 +47,7 @@ _A_MOMENT: Final = 0.02
 opens, appends and closes within a few turns of its event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """A caller's wish to store drafts: all of them or none."""
 
     drafts: Sequence[Draft]
@@ -58,8 +56,8 @@ class Append:
 
 
 AppendTurn = Turn[Append, list[MemoryEntry]]
-Lines = dict[MemoryKind, list[tuple[bytes, int]]]
-"""Lines to write, each with its `ts`, by kind."""
+Lines = dict[MemoryKind, tuple[list[bytes], list[int]]]
+"""Lines to write and their `ts`, by kind."""
 
 
 class OwnerStore:
@@ -201,8 +199,12 @@ class OwnerStore:
 
     def over_cap(self, kind: MemoryKind, cap: int) -> bool:
         """Whether the file of `kind` holds more than `cap` bytes of what can be read, as far as is known."""
-        found = fileio.status(self.paths.log_file(kind))
+        found = fileio.status(self._logs[kind].path)
         return found is not None and found.st_size - self._other_bytes.get(kind, 0) > cap
+
+    def written(self, kind: MemoryKind) -> int:
+        """Where this process's last append to the file of `kind` ended; what was done to it since is open."""
+        return self._logs[kind].written
 
     def sync(self, kinds: Sequence[MemoryKind]) -> None:
         """Bring what was acknowledged to the disk itself."""
@@ -224,13 +226,16 @@ class OwnerStore:
     def _commit(self, turns: Sequence[AppendTurn]) -> None:
         """Write the appends of these turns together, and settle each. Requires: the first turn leads."""
         options = _request(turns[0]).options
-        with self._process_lock.held(options):
-            version = self.folder.writable_version()
-            if not self._write_together(turns, version, options):
+        lock = self._process_lock
+        try:
+            lock.take(options)
+            if not self._write_together(turns, self.folder.writable_version(), options):
                 # Somebody's record does not fit, or whatever: find out whose, and store the others.
                 for turn in turns:
                     if not turn.settled:
                         self._write_together([turn], self.folder.writable_version(), options)
+        finally:
+            lock.give_back()
 
     def _write_together(
         self, turns: Sequence[AppendTurn], version: int | None, options: StoreOptions
@@ -242,14 +247,11 @@ class OwnerStore:
         commit = Commit()
         for turn in turns:
             try:
-                entries, more = self._settle(_request(turn), known)
+                turn.promise(self._settle(_request(turn), known, lines), commit)
             except Exception as error:  # noqa: BLE001 - the caller's own: a duplicate id, or a clock that fails
                 turn.fail(error)
                 continue
-            turn.promise(entries, commit)
             written.append(turn)
-            for kind, of_kind in more.items():
-                lines.setdefault(kind, []).extend(of_kind)
         try:
             if lines and version is None:
                 version = self.folder.make(options.directory_mode)
@@ -261,35 +263,45 @@ class OwnerStore:
                 turn.fail(error)
         return True
 
-    def _settle(self, request: Append, known: dict[str, RawEntry]) -> tuple[list[MemoryEntry], Lines]:
-        """The entries that the drafts become, and the lines to write for those that are new, by kind.
+    def _settle(self, request: Append, known: dict[str, RawEntry], lines: Lines) -> list[MemoryEntry]:
+        """The entries that the drafts become; to `lines` are added those to write, all or none.
 
-        `known` are the entries with callers' ids that are about to be written; these are added.
+        `known` are the entries with callers' ids that are about to be written; these are added, too.
         """
         ts = int(request.now())
         # Ids are unique per owner, so kinds that this handle does not have count too.
         given = {draft.id for draft in request.drafts if draft.id is not None}
         mine = {**self.reader.find(given, MEMORY_KINDS), **known} if given else {}
         entries = []
-        lines: Lines = {}
+        new = []
         for draft in request.drafts:
             entry_id = draft.id if draft.id is not None else self._ids.next(ts)
-            stored = mine.get(entry_id)
-            if stored is not None:
-                if not draft.same_content(stored):
-                    raise DuplicateIdError(
-                        f"id {entry_id!r} is taken by another {stored.kind} entry of "
-                        f"{self.paths.owner_kind}/{self.paths.owner_id}; "
-                        "a retry must have the same content, a new entry another id or none"
-                    )
-                entries.append(stored.model())
-                continue
             if draft.id is not None:
+                stored = mine.get(entry_id)
+                if stored is not None:
+                    self._require_same(draft, stored)
+                    entries.append(stored.model())
+                    continue
                 mine[entry_id] = RawEntry(entry_id, draft.kind, draft.text, ts, draft.meta)
-            lines.setdefault(draft.kind, []).append((draft.line(entry_id, ts), ts))
+            new.append((draft.kind, draft.line(entry_id, ts)))
             entries.append(draft.model(entry_id, ts))
-        known.update(mine)
-        return entries, lines
+        if mine:
+            known.update(mine)
+        for kind, line in new:
+            of_kind = lines.get(kind)
+            if of_kind is None:
+                of_kind = lines[kind] = [], []
+            of_kind[0].append(line)
+            of_kind[1].append(ts)
+        return entries
+
+    def _require_same(self, draft: Draft, stored: RawEntry) -> None:
+        if not draft.same_content(stored):
+            raise DuplicateIdError(
+                f"id {stored.id!r} is taken by another {stored.kind} entry of "
+                f"{self.paths.owner_kind}/{self.paths.owner_id}; "
+                "a retry must have the same content, a new entry another id or none"
+            )
 
     def _append_lines(self, lines: Lines, version: int, options: StoreOptions, commit: Commit) -> None:
         """Append to all logs or to none; `commit` is done exactly when they are there to stay."""
@@ -297,8 +309,7 @@ class OwnerStore:
         try:
             for kind, of_kind in lines.items():
                 log = self._logs[kind]
-                data = b"".join([line for line, _ in of_kind])
-                done.append((log, log.append(data, [ts for _, ts in of_kind], version, options)))
+                done.append((log, log.append(b"".join(of_kind[0]), of_kind[1], version, options)))
             commit.done = True
         except BaseException:
             for log, appended in done if not commit.done else ():

@@ -100,7 +100,7 @@ class WriteQueue(Generic[Request, Result]):
         turn: Turn[Request, Result] = Turn(request)
         try:
             self._arrive(turn)
-            if not turn.settled:
+            if turn.wake is None or not turn.settled:
                 self._commit(self._gather(turn))
         finally:
             self._leave(turn)
@@ -137,6 +137,8 @@ class WriteQueue(Generic[Request, Result]):
 
     def _gather(self, leader: Turn[Request, Result]) -> list[Turn[Request, Result]]:
         """The leader's turn and those behind it that may share its write."""
+        if len(self._turns) == 1:
+            return [leader]
         group: list[Turn[Request, Result]] = []
         with self._lock:
             for turn in self._turns:
@@ -153,15 +155,16 @@ class WriteQueue(Generic[Request, Result]):
     def _leave(self, turn: Turn[Request, Result]) -> None:
         """End the turn, in whatever state an error or interrupt has left it, and wake who comes next."""
         with self._lock:
-            if turn not in self._turns:
-                return  # a leader has settled it
-            leads = self._turns[0] is turn
+            leads = bool(self._turns) and self._turns[0] is turn
             if not leads:
-                turn.abandoned = True
-                if not turn.taken:
-                    self._turns.remove(turn)
+                if turn in self._turns:  # else a leader has settled it
+                    turn.abandoned = True
+                    if not turn.taken:
+                        self._turns.remove(turn)
                 return
             self._turns.popleft()
+            if not self._turns:
+                return
             followers = []
             while self._turns and self._turns[0].taken:
                 followers.append(self._turns.popleft())

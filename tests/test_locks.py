@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import portalocker
@@ -76,9 +78,9 @@ def test_a_file_system_without_locks_gives_one_warning_and_work_goes_on(
     memory: MemoryFileHandle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     def refused(*arguments: object) -> None:
-        raise portalocker.LockException(OSError(code, os.strerror(code)), "refused")
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(locks._locker(), "lock", refused)
+    monkeypatch.setattr(locks, "_flock", lambda: locks._Flock(refused, 6, 8))
     entries = [memory.remember(f"n{n}") for n in range(3)]
     assert memory.forget(entries[0].id)
     assert memory.list() == entries[:0:-1]
@@ -88,19 +90,70 @@ def test_a_file_system_without_locks_gives_one_warning_and_work_goes_on(
 
 
 def test_any_other_refusal_is_an_error(memory: MemoryFileHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for cause, said in (
-        (OSError(errno.EIO, "I/O error"), "cannot lock"),
-        ("odd", "process_lock=False goes without"),
-    ):
+    def refused(*arguments: object) -> None:
+        raise OSError(errno.EIO, "I/O error")
 
-        def refused(*arguments: object, cause: object = cause) -> None:
-            raise portalocker.LockException(cause, "refused")
-
-        monkeypatch.setattr(locks._locker(), "lock", refused)
-        with pytest.raises(StorageError, match=said):
+    with monkeypatch.context() as patch:
+        patch.setattr(locks, "_flock", lambda: locks._Flock(refused, 6, 8))
+        with pytest.raises(StorageError, match="cannot lock"):
             memory.remember("x")
-    monkeypatch.undo()
     memory.remember("y")
+
+
+def test_where_there_is_no_flock_portalocker_locks_in_its_own_way(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(portalocker.portalocker, "FlockLocker")
+    locks._flock.cache_clear()
+    try:
+        with open_memory(root, "agent/a", lock_timeout=0.05) as memory:
+            memory.remember("x")
+            other = os.open(root / ".locks" / "agent" / "a" / "write.lock", os.O_RDWR)
+            portalocker.lock(other, portalocker.LOCK_EX | portalocker.LOCK_NB)
+            with pytest.raises(LockTimeoutError):
+                memory.remember("y")
+            os.close(other)
+            memory.remember("z")
+            monkeypatch.setattr(portalocker, "lock", _refusing("odd"))
+            with pytest.raises(StorageError, match="cannot lock"):
+                memory.remember("y")
+            assert [entry.text for entry in memory.list()] == ["z", "x"]
+    finally:
+        locks._flock.cache_clear()
+
+
+def _refusing(cause: object) -> Callable[..., None]:
+    def refuse(*arguments: object) -> None:
+        raise portalocker.LockException(cause, "refused")
+
+    return refuse
+
+
+def test_another_process_gets_its_turn_beside_a_writer_that_never_rests(root: Path) -> None:
+    stop = threading.Event()
+    with open_memory(root, "agent/a") as memory:
+
+        def write() -> None:
+            while not stop.is_set():
+                memory.remember("x")
+
+        writer = threading.Thread(target=write)
+        memory.remember("first")
+        writer.start()
+        try:
+            code = (
+                "import sys, time\n"
+                "from gotong_memfile import open_memory\n"
+                "memory = open_memory(sys.argv[1], 'agent/a', lock_timeout=1.0)\n"
+                "for n in range(20):\n"
+                "    memory.remember(f'mine {n}')\n"
+                "    time.sleep(0.001)\n"
+            )
+            subprocess.run([sys.executable, "-c", code, str(root)], check=True, timeout=60)
+        finally:
+            stop.set()
+            writer.join()
+        assert len(memory.recall("mine", k=200)) == 20
 
 
 def test_without_process_lock_no_lock_file_is_made(root: Path) -> None:

@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import portalocker
 import pytest
 from support import Clock, FaultyOS, Host, judge, tree
 
@@ -170,14 +169,14 @@ def test_without_locks_a_temporary_file_is_a_leftover_after_an_hour(
     plugin: MemoryFilePlugin, root: Path, monkeypatch: pytest.MonkeyPatch, age: int
 ) -> None:
     def refused(*arguments: object) -> None:
-        raise portalocker.LockException(OSError(errno.ENOLCK, "no locks"), "refused")
+        raise OSError(errno.ENOLCK, "no locks")
 
     plugin.attach("agent/a").remember("x")
     plugin.detach("agent/a")
     leftover = root / "agent" / "a" / ".memfile-x.tmp"
     leftover.touch()
     os.utime(leftover, (time.time() - age,) * 2)
-    monkeypatch.setattr(locks._locker(), "lock", refused)
+    monkeypatch.setattr(locks, "_flock", lambda: locks._Flock(refused, 6, 8))
     plugin.attach("agent/a")
     assert leftover.exists() is (age < 3_600)
 
