@@ -6,12 +6,12 @@ the ordinary: damage, a BOM, a blank line, halves of a character, numbers beyond
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import stringzilla
 
-from gotong_memfile.codec import QUICK_NESTING_BYTES, too_deep
+from gotong_memfile.codec import QUICK_NESTING_BYTES, RawEntry, too_deep
 from gotong_memfile.layout import MEMORY_KINDS, MemoryKind
 
 _NEWLINE: Final = 0x0A
@@ -26,25 +26,14 @@ class _Ids(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-class Counted(Protocol):
-    """A valid entry of which only the time was wanted."""
-
-    ts: int | float
-
-
 _decode_times: Final = msgspec.json.Decoder(_Times).decode_lines
 _decode_ids: Final = msgspec.json.Decoder(_Ids).decode_lines
 _DECODE_EXACTLY: Final = {
     kind: msgspec.json.Decoder(
         msgspec.defstruct(
             f"_{kind}",
-            [
-                ("id", str),
-                ("kind", Literal[kind]),
-                ("text", Annotated[str, msgspec.Meta(min_length=1)]),
-                ("ts", int | float),
-                ("meta", dict[str, Any] | None, None),
-            ],
+            [("kind", Literal[kind]), ("text", Annotated[str, msgspec.Meta(min_length=1)])],
+            bases=(RawEntry,),
             frozen=True,
             gc=False,
         )
@@ -71,8 +60,11 @@ def ids_in(block: bytes) -> list[str] | None:
     return None if rows is None else [row.id for row in rows]
 
 
-def entries_in(block: bytes, kind: MemoryKind) -> list[Counted] | None:
-    """The entries in a block of whole lines of the file of `kind`, when each line is a valid one, or None."""
+def entries_in(block: bytes, kind: MemoryKind) -> list[RawEntry] | None:
+    """The entries in a block of whole lines of the file of `kind`, when each line is a valid one, or None.
+
+    Half as long as `decode_line` for each.
+    """
     if not block.endswith(b"\n"):
         return None
     lines = block.split(b"\n")
@@ -81,10 +73,10 @@ def entries_in(block: bytes, kind: MemoryKind) -> list[Counted] | None:
     try:
         if not block.isascii():
             block.decode()
-        entries = [decode(line) for line in lines]
+        entries = list(map(decode, lines))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if any(len(line) > QUICK_NESTING_BYTES and too_deep(line) for line in lines):
+    if max(map(len, lines)) > QUICK_NESTING_BYTES and any(map(too_deep, lines)):
         return None
     return entries
 

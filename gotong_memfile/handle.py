@@ -277,7 +277,7 @@ class MemoryFileHandle:
         """
         self._require_open()
         wanted = checked_id(id)
-        found = self._store.reader.find({wanted}, self._config.kinds).get(wanted)
+        found = self._store.reader.get(wanted, self._config.kinds)
         return None if found is None else found.model()
 
     def stats(self) -> MemoryStats:

@@ -13,6 +13,7 @@ DAY_MS: Final = 86_400_000
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SUFFIX_SPACE: Final = 36**6
 _PAIRS: Final = tuple(high + low for high in _DIGITS for low in _DIGITS)
+_ENTRY_ID: Final = re.compile(r"([0-9a-z]{8,12})-[0-9a-z]{6}\Z")
 _TRASH_ID: Final = re.compile(r"[0-9a-f]{16}\Z")
 
 
@@ -56,6 +57,16 @@ class EntryIdSource:
             self._suffix = (self._suffix + 1) % _SUFFIX_SPACE
         high, rest = divmod(self._suffix, 36**4)
         return f"{self._time}-{_PAIRS[high]}{_PAIRS[rest // 36**2]}{_PAIRS[rest % 36**2]}"
+
+
+def time_in(entry_id: str) -> int | None:
+    """The epoch ms in an entry id, or None when it is of another form: a caller's own.
+
+    >>> time_in("millr0ds-k3x9ab"), time_in("task-17")
+    (1764500014000, None)
+    """
+    found = _ENTRY_ID.match(entry_id)
+    return None if found is None else int(found[1], 36)
 
 
 def trash_id(owner_kind: str, owner_id: str, deleted_at: int) -> str:

@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gotong_memfile.bulk import entries_in
 from gotong_memfile.codec import RawEntry
 from gotong_memfile.log import Snapshot, Zone
 from gotong_memfile.search import Needle, matching_lines
-from gotong_memfile.zones import ZoneMap, entry_in
+from gotong_memfile.zones import ZoneMap
 
 LIKELY: Final = 64
 """How many entries are selected first when it is not known how many will be taken."""
 
 _LARGEST_BATCH: Final = 16_384
-_FIRST_BYTES: Final = 8 * 1024
+_LIKELY_BYTES: Final = 256
+"""How long a line is likely to be."""
+
 _MOST_BYTES: Final = 1024 * 1024
 
 Rank = tuple[float, int]
@@ -42,15 +45,17 @@ def in_order(
     """
     if not zone_map.in_order:
         return iter(_Ranking(zone_map, newest_first, since, needle, likely))
-    return (
-        _from_the_end(zone_map, since, needle) if newest_first else _from_the_start(zone_map, since, needle)
-    )
+    if newest_first:
+        return _from_the_end(zone_map, since, needle, likely)
+    return _from_the_start(zone_map, since, needle)
 
 
-def _from_the_end(zone_map: ZoneMap, since: float | None, needle: Needle | None) -> Iterator[RawEntry]:
+def _from_the_end(
+    zone_map: ZoneMap, since: float | None, needle: Needle | None, likely: int
+) -> Iterator[RawEntry]:
     """Requires: the file is in order."""
     snapshot = zone_map.snapshot
-    end, size = snapshot.size, _FIRST_BYTES
+    end, size = snapshot.size, likely * _LIKELY_BYTES
     while end > 0:
         start = max(0, end - size)
         block = snapshot.read(start, end)
@@ -61,11 +66,7 @@ def _from_the_end(zone_map: ZoneMap, since: float | None, needle: Needle | None)
                 size *= 2
                 continue
             start, block = start + cut, block[cut:]
-        if needle is None:
-            entries = _reversed(snapshot, start, block)
-        else:
-            entries = reversed([line.entry for line in needle.lines_in(snapshot, start, block)])
-        for entry in entries:
+        for entry in reversed(_entries(snapshot, start, block, needle)):
             if since is not None and entry.ts < since:
                 return
             yield entry
@@ -76,18 +77,6 @@ def _from_the_end(zone_map: ZoneMap, since: float | None, needle: Needle | None)
         end, size = start, min(size * 2, _MOST_BYTES)
 
 
-def _reversed(snapshot: Snapshot, offset: int, block: bytes) -> Iterator[RawEntry]:
-    """The entries of a block of whole lines, last first; decoded as they are taken."""
-    lines = block.split(b"\n")
-    end = offset + len(block)
-    for line in reversed(lines):
-        start = end - len(line)
-        entry = entry_in(snapshot, start, line)
-        if entry is not None:
-            yield entry
-        end = start - 1
-
-
 def _from_the_start(zone_map: ZoneMap, since: float | None, needle: Needle | None) -> Iterator[RawEntry]:
     """Requires: the file is in order."""
     start = 0
@@ -95,9 +84,17 @@ def _from_the_start(zone_map: ZoneMap, since: float | None, needle: Needle | Non
         recent = (zone.start for zone in zone_map.zones if zone.high >= since)
         start = next(recent, zone_map.snapshot.size)
     for offset, block in zone_map.snapshot.blocks(start):
-        for line in matching_lines(zone_map.snapshot, offset, block, needle):
-            if since is None or line.entry.ts >= since:
-                yield line.entry
+        for entry in _entries(zone_map.snapshot, offset, block, needle):
+            if since is None or entry.ts >= since:
+                yield entry
+
+
+def _entries(snapshot: Snapshot, offset: int, block: bytes, needle: Needle | None) -> list[RawEntry]:
+    """The entries in a block that hold `needle`, in file order."""
+    entries = entries_in(block, snapshot.kind) if needle is None else None
+    if entries is None:
+        entries = [line.entry for line in matching_lines(snapshot, offset, block, needle)]
+    return entries
 
 
 @dataclass(frozen=True, slots=True)

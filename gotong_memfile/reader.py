@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from gotong_memfile import ordering
 from gotong_memfile.codec import RawEntry
 from gotong_memfile.folder import OwnerFolder
+from gotong_memfile.ids import time_in
 from gotong_memfile.layout import MemoryKind
 from gotong_memfile.log import KindLog, Snapshot
 from gotong_memfile.models import MemoryEntry
-from gotong_memfile.search import Needle, lines_with_ids
+from gotong_memfile.search import Needle, at_its_time, lines_with_ids
 from gotong_memfile.surface import KindStats
 from gotong_memfile.zones import KindMap, ZoneMap
 
@@ -64,6 +65,20 @@ class OwnerReader:
         if len(streams) == 1:
             return streams[0]
         return heapq.merge(*streams, key=lambda entry: (entry.ts, entry.id), reverse=newest_first)
+
+    def get(self, entry_id: str, kinds: Sequence[MemoryKind]) -> RawEntry | None:
+        """The entry of this id, of the first of `kinds` that has it.
+
+        Of several with one id it is the last that is of the time in the id, or else the last in its file.
+        """
+        ts = time_in(entry_id)
+        if ts is not None:
+            for kind in kinds:
+                zone_map = self.zone_map(kind)
+                found = None if zone_map is None else at_its_time(zone_map, entry_id, ts)
+                if found is not None:
+                    return found
+        return self.find({entry_id}, kinds).get(entry_id)
 
     def find(self, ids: Collection[str], kinds: Sequence[MemoryKind]) -> dict[str, RawEntry]:
         """The entries of these ids; of several with one id the last in its file, of the first of `kinds`."""

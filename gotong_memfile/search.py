@@ -15,7 +15,7 @@ import stringzilla
 from gotong_memfile.bulk import ids_in
 from gotong_memfile.codec import RawEntry, decode_line, string_json
 from gotong_memfile.log import Snapshot, lines_of
-from gotong_memfile.zones import EntryLine, entry_in
+from gotong_memfile.zones import EntryLine, ZoneMap, entry_in
 
 _SEARCH_BYTES: Final = 1024 * 1024
 """How much is read and searched at a time: enough that what Python does for it does not count."""
@@ -80,6 +80,16 @@ def lines_with_ids(
             entry = decode_line(block[first:last], snapshot.kind)
             if entry is not None and entry.id in ids:
                 yield EntryLine(offset + first, offset + last, entry)
+
+
+def at_its_time(zone_map: ZoneMap, entry_id: str, ts: float) -> RawEntry | None:
+    """The last entry of this id and time, or None: found by the zones, without a look at the rest."""
+    found = None
+    for zone in zone_map.zones_at(ts):
+        for line in lines_with_ids(zone_map.snapshot, {entry_id}, zone.start, zone.end):
+            if line.entry.ts == ts:
+                found = line.entry
+    return found
 
 
 def _hits(block: bytes, raw: bytes, find: Callable[[bytes, bytes, int], int]) -> Iterator[int]:

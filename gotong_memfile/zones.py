@@ -102,6 +102,21 @@ class ZoneMap:
         """The zones behind the closed ones, which change with the next append."""
         return [zone for zone in (self.growing, self.rest) if zone is not None and zone.end > zone.start]
 
+    def zones_at(self, ts: float) -> Iterator[Zone]:
+        """The zones that can hold an entry of that time, in file order."""
+        first = 0
+        if self.whole_in_order:
+            first = bisect_left(self.closed, ts, 0, self.count, key=lambda zone: zone.high)
+        for index in range(first, self.count):
+            zone = self.closed[index]
+            if zone.low <= ts <= zone.high:
+                yield zone
+            elif self.whole_in_order:
+                break
+        for zone in self.loose:
+            if zone.low <= ts <= zone.high:
+                yield zone
+
     def newest_zones(self) -> list[Zone]:
         """The closed zones by falling highest `ts`, of equal ones the later in the file first."""
         if not self._newest_zones:
