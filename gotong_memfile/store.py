@@ -10,30 +10,24 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from gotong_memfile import fileio
-from gotong_memfile.codec import RawEntry
 from gotong_memfile.compaction import Compaction, survey
 from gotong_memfile.config import StoreOptions
 from gotong_memfile.draft import Draft
 from gotong_memfile.edits import Pieces, with_patch, without_entries, without_ids
-from gotong_memfile.errors import (
-    DuplicateIdError,
-    MemoryFileError,
-    StorageError,
-    SyncFailedError,
-)
+from gotong_memfile.errors import MemoryFileError, StorageError
 from gotong_memfile.folder import OwnerFolder, owner_exists, require_own_spelling
-from gotong_memfile.ids import EntryIdSource
+from gotong_memfile.group_commit import Append, GroupCommit
 from gotong_memfile.layout import MEMORY_KINDS, MemoryKind, OwnerPaths
 from gotong_memfile.lease import HostLease
 from gotong_memfile.locks import ProcessLock
-from gotong_memfile.log import Appended, KindLog, Snapshot
+from gotong_memfile.log import KindLog, Snapshot
 from gotong_memfile.models import Json, MemoryEntry
 from gotong_memfile.reader import OwnerReader
 from gotong_memfile.rewrite import Rewrite, remove_leftovers
-from gotong_memfile.write_queue import Commit, Turn, WriteQueue
+from gotong_memfile.write_queue import WriteQueue
 
 _logger: Final = logging.getLogger("gotong_memfile")
 
@@ -45,19 +39,6 @@ _A_BREATH: Final = 50e-6
 _A_MOMENT: Final = 0.02
 """How long after a swap, in seconds, the old generation is looked at for the last time: the TypeScript side
 opens, appends and closes within a few turns of its event loop."""
-
-
-class Append(NamedTuple):
-    """A caller's wish to store drafts: all of them or none."""
-
-    drafts: Sequence[Draft]
-    now: Callable[[], int]
-    options: StoreOptions
-
-
-AppendTurn = Turn[Append, list[MemoryEntry]]
-Lines = dict[MemoryKind, tuple[list[bytes], list[int]]]
-"""Lines to write and their `ts`, by kind."""
 
 
 class OwnerStore:
@@ -74,23 +55,23 @@ class OwnerStore:
     def __init__(self, paths: OwnerPaths, keeps: Callable[[OwnerStore], None]) -> None:
         self.paths = paths
         self.folder = OwnerFolder(paths)
-        self._queue = self._new_queue()
         self._process_lock = ProcessLock(paths, _logger)
         self.lease = HostLease(paths, _logger)
-        self._ids = EntryIdSource()
         opened = partial(keeps, self)
         self._logs = {kind: KindLog(paths.log_file(kind), kind, _logger, opened) for kind in MEMORY_KINDS}
         self.reader = OwnerReader(self.folder, self._logs)
+        self._group_commit = GroupCommit(paths, self.folder, self._logs, self.reader, self._process_lock)
+        self._queue = self._new_queue()
         self._other_bytes: dict[MemoryKind, int] = {}
 
     def _new_queue(self) -> WriteQueue[Append, list[MemoryEntry]]:
-        return WriteQueue(self._commit, joinable=lambda leader, other: leader.options == other.options)
+        return WriteQueue(self._group_commit.write, joinable=Append.joinable)
 
     def start_anew_in_child(self) -> None:
         """Forget, in a forked child, what threads of the parent are at: their locks, turns, ids and lease."""
         self._queue = self._new_queue()
         self.lease = HostLease(self.paths, _logger)
-        self._ids = EntryIdSource()
+        self._group_commit.start_anew_in_child()
         self._process_lock.start_anew_in_child()
         self.let_go()
         for zone_map in self.reader.maps.values():
@@ -223,102 +204,6 @@ class OwnerStore:
 
     # -- in a turn of the queue --------------------------------------------------------------------------
 
-    def _commit(self, turns: Sequence[AppendTurn]) -> None:
-        """Write the appends of these turns together, and settle each. Requires: the first turn leads."""
-        options = _request(turns[0]).options
-        lock = self._process_lock
-        try:
-            lock.take(options)
-            if not self._write_together(turns, self.folder.writable_version(), options):
-                # Somebody's record does not fit, or whatever: find out whose, and store the others.
-                for turn in turns:
-                    if not turn.settled:
-                        self._write_together([turn], self.folder.writable_version(), options)
-        finally:
-            lock.give_back()
-
-    def _write_together(
-        self, turns: Sequence[AppendTurn], version: int | None, options: StoreOptions
-    ) -> bool:
-        """Whether all turns that this tried are settled. An error of one write is that of all in it."""
-        known: dict[str, RawEntry] = {}
-        lines: Lines = {}
-        written = []
-        commit = Commit()
-        for turn in turns:
-            try:
-                turn.promise(self._settle(_request(turn), known, lines), commit)
-            except Exception as error:  # noqa: BLE001 - the caller's own: a duplicate id, or a clock that fails
-                turn.fail(error)
-                continue
-            written.append(turn)
-        try:
-            if lines and version is None:
-                version = self.folder.make(options.directory_mode)
-            self._append_lines(lines, version or 0, options, commit)
-        except MemoryFileError as error:
-            if len(written) > 1 and not isinstance(error, SyncFailedError):
-                return False
-            for turn in written:
-                turn.fail(error)
-        return True
-
-    def _settle(self, request: Append, known: dict[str, RawEntry], lines: Lines) -> list[MemoryEntry]:
-        """The entries that the drafts become; to `lines` are added those to write, all or none.
-
-        `known` are the entries with callers' ids that are about to be written; these are added, too.
-        """
-        ts = int(request.now())
-        # Ids are unique per owner, so kinds that this handle does not have count too.
-        given = {draft.id for draft in request.drafts if draft.id is not None}
-        mine = {**self.reader.find(given, MEMORY_KINDS), **known} if given else {}
-        entries = []
-        new = []
-        for draft in request.drafts:
-            entry_id = draft.id if draft.id is not None else self._ids.next(ts)
-            if draft.id is not None:
-                stored = mine.get(entry_id)
-                if stored is not None:
-                    self._require_same(draft, stored)
-                    entries.append(stored.model())
-                    continue
-                mine[entry_id] = RawEntry(entry_id, draft.kind, draft.text, ts, draft.meta)
-            new.append((draft.kind, draft.line(entry_id, ts)))
-            entries.append(draft.model(entry_id, ts))
-        if mine:
-            known.update(mine)
-        for kind, line in new:
-            of_kind = lines.get(kind)
-            if of_kind is None:
-                of_kind = lines[kind] = [], []
-            of_kind[0].append(line)
-            of_kind[1].append(ts)
-        return entries
-
-    def _require_same(self, draft: Draft, stored: RawEntry) -> None:
-        if not draft.same_content(stored):
-            raise DuplicateIdError(
-                f"id {stored.id!r} is taken by another {stored.kind} entry of "
-                f"{self.paths.owner_kind}/{self.paths.owner_id}; "
-                "a retry must have the same content, a new entry another id or none"
-            )
-
-    def _append_lines(self, lines: Lines, version: int, options: StoreOptions, commit: Commit) -> None:
-        """Append to all logs or to none; `commit` is done exactly when they are there to stay."""
-        done: list[tuple[KindLog, Appended]] = []
-        try:
-            for kind, of_kind in lines.items():
-                log = self._logs[kind]
-                done.append((log, log.append(b"".join(of_kind[0]), of_kind[1], version, options)))
-            commit.done = True
-        except BaseException:
-            for log, appended in done if not commit.done else ():
-                try:
-                    log.take_back(appended)
-                except MemoryFileError:
-                    _logger.exception("entries of a batch that failed stay in %r", log.path)
-            raise
-
     def _rewrite(
         self,
         kinds: Sequence[MemoryKind],
@@ -404,8 +289,3 @@ class OwnerStore:
 
 def _as_found(pieces: Pieces, snapshot: Snapshot) -> Pieces:  # noqa: ARG001 - the plan is made already
     return pieces
-
-
-def _request(turn: AppendTurn) -> Append:
-    assert turn.request is not None, "turns that work alone are in no group"  # noqa: S101
-    return turn.request

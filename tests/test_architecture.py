@@ -25,6 +25,7 @@ FLOORS = [
     ["search", "compaction", "rewrite"],
     ["ordering", "edits"],
     ["reader"],
+    ["group_commit"],
     ["store"],
     ["registry"],
     ["compactor"],

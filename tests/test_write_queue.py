@@ -292,11 +292,11 @@ class TestGroupCommit:
         with open_memory(root, "agent/a") as memory:
             memory.remember("before")
             slow(6, memory)
-            real = memory._store._append_lines
+            real = memory._store._group_commit._append_lines
             interrupted = []
 
             def append_lines(lines: Any, version: int, options: Any, commit: Any) -> None:
-                shared = sum(map(len, lines.values())) > 1
+                shared = sum(len(of_kind) for of_kind, _ in lines.values()) > 1
                 if shared and moment.startswith("before"):
                     interrupted.append(True)
                     raise KeyboardInterrupt
@@ -305,7 +305,7 @@ class TestGroupCommit:
                     interrupted.append(True)
                     raise KeyboardInterrupt
 
-            monkeypatch.setattr(memory._store, "_append_lines", append_lines)
+            monkeypatch.setattr(memory._store._group_commit, "_append_lines", append_lines)
 
             def attempt(n: int) -> Any:
                 try:
