@@ -27,7 +27,10 @@ _LIKELY_BYTES: Final = 256
 _MOST_BYTES: Final = 1024 * 1024
 
 Rank = tuple[float, int]
-"""Place of an entry in an order: greater comes first. `ts` and offset, both negated for oldest first."""
+"""Of an entry in an order: greater comes first. `ts` and offset, both negated for oldest first."""
+
+Place = tuple[Rank, int, int]
+"""The rank of an entry, and the bytes `[start, end)` of its line: a batch must not hold texts of any size."""
 
 
 def in_order(
@@ -89,7 +92,7 @@ def _from_the_start(zone_map: ZoneMap, since: float | None, needle: Needle | Non
                 yield entry
 
 
-def _entries(snapshot: Snapshot, offset: int, block: bytes, needle: Needle | None) -> list[RawEntry]:
+def _entries(snapshot: Snapshot, offset: int, block: bytes, needle: Needle | None = None) -> list[RawEntry]:
     """The entries in a block that hold `needle`, in file order."""
     entries = entries_in(block, snapshot.kind) if needle is None else None
     if entries is None:
@@ -116,25 +119,25 @@ class _Ranking:
         after: Rank | None = None
         while True:
             batch = self._batch(after, size)
-            for _, entry in batch:
-                yield entry
+            for _, start, end in batch:
+                yield from _entries(self.zone_map.snapshot, start, self.zone_map.snapshot.read(start, end))
             if len(batch) < size:
                 return
             after = batch[-1][0]
             size = min(size * 4, _LARGEST_BATCH)
 
-    def _batch(self, after: Rank | None, size: int) -> list[tuple[Rank, RawEntry]]:
-        """The `size` entries of highest rank below `after`, highest first."""
-        kept: list[tuple[Rank, RawEntry]] = []  # a heap: on top the lowest rank that is still in
+    def _batch(self, after: Rank | None, size: int) -> list[Place]:
+        """Where the `size` entries of highest rank below `after` are, highest first."""
+        kept: list[Place] = []  # a heap: on top the lowest rank that is still in
         for zone in self.zone_map.loose:
             self._select(zone, after, size, kept)
         for zone in self._zones():
             if len(kept) == size and self._best(zone) < kept[0][0]:
                 break
             self._select(zone, after, size, kept)
-        return sorted(kept, key=lambda pair: pair[0], reverse=True)
+        return sorted(kept, reverse=True)
 
-    def _select(self, zone: Zone, after: Rank | None, size: int, kept: list[tuple[Rank, RawEntry]]) -> None:
+    def _select(self, zone: Zone, after: Rank | None, size: int, kept: list[Place]) -> None:
         """Put into `kept` what of the zone belongs there."""
         if self.since is not None and zone.high < self.since:
             return
@@ -149,11 +152,10 @@ class _Ranking:
                 rank = (ts, line.start) if self.newest_first else (-ts, -line.start)
                 if after is not None and rank >= after:
                     continue
-                # Ranks differ in the offset, so that a heap of pairs never compares entries.
                 if len(kept) < size:
-                    heapq.heappush(kept, (rank, line.entry))
+                    heapq.heappush(kept, (rank, line.start, line.end))
                 elif rank > kept[0][0]:
-                    heapq.heapreplace(kept, (rank, line.entry))
+                    heapq.heapreplace(kept, (rank, line.start, line.end))
 
     def _zones(self) -> list[Zone]:
         """The closed zones by falling best rank."""
