@@ -8,6 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gotong_memfile import (
@@ -116,6 +118,30 @@ class TestEntry:
         assert cut.model_dump()["text"] == "cut \ud83d", "in Python it stays verbatim"
         for shown in (repr(cut), str(cut), repr(EntryList([cut]))):
             shown.encode()
+
+    @given(
+        st.text(),
+        st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+        st.none() | st.just({"a": [1]}),
+    )
+    def test_one_that_is_trusted_cannot_be_told_from_one_that_was_checked(
+        self, text: str, ts: float, meta: Any
+    ) -> None:
+        checked = MemoryEntry(id="a", kind="working", text=text, ts=ts, meta=meta)
+        trusted = MemoryEntry.trusted("a", "working", text, ts, meta)
+        assert trusted == checked
+        assert hash(trusted) == hash(checked)
+        assert repr(trusted) == repr(checked)
+        assert vars(pickle.loads(pickle.dumps(trusted))) == vars(pickle.loads(pickle.dumps(checked)))
+        assert trusted.model_dump() == checked.model_dump()
+        assert trusted.model_dump_json() == checked.model_dump_json()
+        assert trusted.model_dump(exclude_unset=True) == checked.model_dump(exclude_unset=True)
+        assert vars(trusted) == vars(checked)
+        assert trusted.model_fields_set == checked.model_fields_set
+        assert trusted.model_copy(update={"text": "y"}).text == "y"
+        assert trusted.model_extra is checked.model_extra is None
+        with pytest.raises(ValidationError, match="frozen"):
+            trusted.text = "z"  # type: ignore[misc]
 
     def test_entries_go_through_pickle(self) -> None:
         entries = EntryList([entry(meta={"a": [1]})])

@@ -32,6 +32,8 @@ from benchmark.report import LIMIT, Finding
 from benchmark.stores import NotOffered, Store
 
 THREADS: Final = 8
+ONE_THREAD: Final = "remember, fsync"
+MANY_THREADS: Final = f"{ONE_THREAD}, {THREADS} threads"
 TOO_FEW: Final = 100
 QUICKLY: Final = 0.03
 THOROUGHLY: Final = 0.15
@@ -124,24 +126,25 @@ def imports(plan: Plan) -> list[Finding]:
 
 def durable(directory: Path, plan: Plan) -> list[Finding]:
     """How long a remember takes that survives a loss of power, by one thread and by several at once."""
-    stores: dict[str, Store] = {}
     findings = []
-    for cls in STORES:
-        try:
-            stores[cls.name] = cls(directory / f"durable-{cls.name.replace(' ', '-')}", fsync=True)
-        except (ImportError, NotOffered) as reason:
-            findings.append(Finding(0, "remember, fsync", cls.name, missing=why(reason)))
-    texts = itertools.cycle(list(data.entries(1_000)))
-    for operation, threads in {"remember, fsync": 1, f"remember, fsync, {THREADS} threads": THREADS}.items():
-        plan.tell(operation)
-        values: dict[str, list[float]] = {name: [] for name in stores}
-        for _ in range(plan.runs):
-            for name, store in stores.items():
-                write = functools.partial(_remember_next, store, texts)
-                values[name].append(timing.shared(write, threads, 2 * plan.budget))
-        findings += [Finding(0, operation, name, tuple(measured)) for name, measured in values.items()]
-    for store in stores.values():
-        store.close()
+    with contextlib.ExitStack() as opened:
+        stores: dict[str, Store] = {}
+        for cls in STORES:
+            try:
+                store = cls(directory / f"durable-{cls.name.replace(' ', '-')}", fsync=True)
+            except (ImportError, NotOffered) as reason:
+                findings.append(Finding(0, ONE_THREAD, cls.name, missing=why(reason)))
+                continue
+            stores[cls.name] = opened.enter_context(contextlib.closing(store))
+        texts = itertools.cycle(list(data.entries(1_000)))
+        for operation, threads in {ONE_THREAD: 1, MANY_THREADS: THREADS}.items():
+            plan.tell(operation)
+            values: dict[str, list[float]] = {name: [] for name in stores}
+            for _ in range(plan.runs):
+                for name, store in stores.items():
+                    write = functools.partial(_remember_next, store, texts)
+                    values[name].append(timing.shared(write, threads, 2 * plan.budget))
+            findings += [Finding(0, operation, name, tuple(measured)) for name, measured in values.items()]
     return findings
 
 

@@ -87,6 +87,7 @@ class FilledStores:
         entries = list(data.entries(count))
         self._sample = Sample.of(entries, plan.runs)
         self._stores: dict[str, Store] = {}
+        self._opened = contextlib.ExitStack()
         for cls in STORES:
             self._fill(cls, entries)
         self._limits = self._find_limits(directory / OURS / OWNER / "episodic.jsonl")
@@ -96,8 +97,7 @@ class FilledStores:
 
     def close(self) -> None:
         """Release the stores."""
-        for store in self._stores.values():
-            store.close()
+        self._opened.close()
         gc.unfreeze()
 
     def measure(self) -> None:
@@ -131,7 +131,7 @@ class FilledStores:
         home = self._home(cls.name)
         try:
             started = time.perf_counter()
-            store = cls(home)
+            store = self._opened.enter_context(contextlib.closing(cls(home)))
             store.fill(_patiently(entries))
             took = time.perf_counter() - started
         except Exception as reason:  # noqa: BLE001 - a store that fails is reported as that

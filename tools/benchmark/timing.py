@@ -20,11 +20,12 @@ def once(call: Callable[[], object]) -> float:
 
 def per_call(call: Callable[[], object], budget: float) -> float:
     """How long one call takes, in seconds: the mean of as many as `budget` seconds allow."""
-    calls = 0
+    calls, passed = 0, 0.0
     started = time.perf_counter()
-    while (passed := time.perf_counter() - started) < budget:
+    while not calls or passed < budget:
         call()
         calls += 1
+        passed = time.perf_counter() - started
     return passed / calls
 
 
@@ -38,7 +39,7 @@ def beside(job: Callable[[], object], write: Callable[[], object]) -> float:
 
     def work() -> None:
         try:
-            while not done.is_set():
+            while not pauses or not done.is_set():
                 pauses.append(once(write))
         except BaseException as error:  # noqa: BLE001 - told by the thread that waits for this one
             failure.append(error)
@@ -61,7 +62,7 @@ def shared(write: Callable[[], object], threads: int, budget: float) -> float:
     end = time.perf_counter() + budget
 
     def work(number: int) -> None:
-        while time.perf_counter() < end:
+        while not done[number] or time.perf_counter() < end:
             write()
             done[number] += 1
 
