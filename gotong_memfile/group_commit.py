@@ -33,6 +33,10 @@ class Append(NamedTuple):
         """Whether both may share a write."""
         return self.options == other.options
 
+    def costly(self) -> bool:
+        """Whether it takes a sync to the disk, hundreds of times as long as all else."""
+        return self.options.durability == "power"
+
 
 AppendTurn = Turn[Append, list[MemoryEntry]]
 Lines = dict[MemoryKind, tuple[list[bytes], list[int]]]

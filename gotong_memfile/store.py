@@ -65,7 +65,7 @@ class OwnerStore:
         self._other_bytes: dict[MemoryKind, int] = {}
 
     def _new_queue(self) -> WriteQueue[Append, list[MemoryEntry]]:
-        return WriteQueue(self._group_commit.write, joinable=Append.joinable)
+        return WriteQueue(self._group_commit.write, joinable=Append.joinable, costly=Append.costly)
 
     def start_anew_in_child(self) -> None:
         """Forget, in a forked child, what threads of the parent are at: their locks, turns, ids and lease."""

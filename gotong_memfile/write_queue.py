@@ -8,9 +8,11 @@ turn and works alone.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -34,8 +36,9 @@ class Commit:
 class Turn(Generic[Request, Result]):
     """One caller's place in the queue.
 
-    A turn is *settled* once its commit is done or it has an error; it is *taken* while a leader works on
-    it, and *abandoned* when its caller was interrupted and nobody waits for it any more.
+    A turn is *settled* once its commit is done or it has an error; it is *taken* from when another turn leads
+    it until it is settled or left to itself, and *abandoned* when its caller was interrupted and nobody waits
+    for it any more.
     """
 
     __slots__ = ("_commit", "abandoned", "error", "request", "result", "taken", "wake")
@@ -68,7 +71,8 @@ class WriteQueue(Generic[Request, Result]):
 
     `commit` is called by the leader with turns that `joinable` lets share a write, its own first; it settles
     each. What it raises is the leader's own error: turns that are not settled then stay in the queue, and
-    the next of them leads.
+    the next of them leads. `costly` tells that the commit of a request takes so long that its leader waits
+    for those that shared the last one: they are on their way with their next, and would miss it narrowly.
 
     Invariants:
     - `_turns` are in order of arrival. The first one leads: nobody else works.
@@ -80,9 +84,13 @@ class WriteQueue(Generic[Request, Result]):
         self,
         commit: Callable[[Sequence[Turn[Request, Result]]], None],
         joinable: Callable[[Request, Request], bool],
+        costly: Callable[[Request], bool],
     ) -> None:
         self._commit = commit
         self._joinable = joinable
+        self._costly = costly
+        # Of the last commit that was costly: how many shared it, and how long it took, in seconds.
+        self._company, self._took = 1, 0.0
         self._lock = threading.Lock()
         self._turns: deque[Turn[Request, Result]] = deque()
 
@@ -101,9 +109,13 @@ class WriteQueue(Generic[Request, Result]):
         try:
             self._arrive(turn)
             if turn.wake is None or not turn.settled:
-                self._commit(self._gather(turn))
+                self._lead(turn, request)
         finally:
-            self._leave(turn)
+            try:
+                self._leave(turn)
+            except BaseException:
+                self._leave(turn)
+                raise
         if turn.error is not None:
             # The error's traceback leads to the turn: a way back would keep open what its frames hold.
             error, turn.error = turn.error, None
@@ -123,7 +135,11 @@ class WriteQueue(Generic[Request, Result]):
             self._arrive(turn)
             yield
         finally:
-            self._leave(turn)
+            try:
+                self._leave(turn)
+            except BaseException:
+                self._leave(turn)
+                raise
 
     def _arrive(self, turn: Turn[Request, Result]) -> None:
         """Returns when the turn leads, or when a leader has settled it."""
@@ -132,50 +148,79 @@ class WriteQueue(Generic[Request, Result]):
                 turn.wake = threading.Lock()
                 turn.wake.acquire()
             self._turns.append(turn)
+            if len(self._turns) == self._company:
+                _wake(self._turns[0])
         if turn.wake is not None:
             turn.wake.acquire()
 
-    def _gather(self, leader: Turn[Request, Result]) -> list[Turn[Request, Result]]:
+    def _lead(self, turn: Turn[Request, Result], request: Request) -> None:
+        if not self._costly(request):
+            self._commit(self._gather(turn, request))
+            return
+        self._await_company(turn)
+        group = self._gather(turn, request)
+        self._company = len(group)
+        started = time.perf_counter()
+        self._commit(group)
+        self._took = time.perf_counter() - started
+
+    def _await_company(self, leader: Turn[Request, Result]) -> None:
+        """Wait until as many are there as shared the last write, but no longer than that took: so that who
+        waits in vain takes twice as long at worst, and once, for then fewer are waited for.
+        """
+        with self._lock:
+            if len(self._turns) >= self._company:
+                return
+            if leader.wake is None:
+                leader.wake = threading.Lock()
+                leader.wake.acquire()
+        leader.wake.acquire(timeout=self._took)
+
+    def _gather(self, leader: Turn[Request, Result], request: Request) -> list[Turn[Request, Result]]:
         """The leader's turn and those behind it that may share its write."""
         if len(self._turns) == 1:
             return [leader]
-        group: list[Turn[Request, Result]] = []
+        group = [leader]
         with self._lock:
-            for turn in self._turns:
-                together = turn is leader or (
-                    (turn.request is not None and leader.request is not None)
-                    and self._joinable(leader.request, turn.request)
-                )
-                if not together or len(group) == _LARGEST_GROUP:
+            for turn in islice(self._turns, 1, _LARGEST_GROUP):
+                if turn.request is None or not self._joinable(request, turn.request):
                     break
                 turn.taken = True
                 group.append(turn)
         return group
 
     def _leave(self, turn: Turn[Request, Result]) -> None:
-        """End the turn, in whatever state an error or interrupt has left it, and wake who comes next."""
+        """End the turn, in whatever state an error or interrupt has left it, and wake who comes next.
+
+        When this is interrupted itself, it must be called again.
+        """
+        if turn.taken and turn.settled:
+            return  # a leader has it out of the queue, or will
         with self._lock:
-            leads = bool(self._turns) and self._turns[0] is turn
-            if not leads:
-                if turn in self._turns:  # else a leader has settled it
-                    turn.abandoned = True
-                    if not turn.taken:
-                        self._turns.remove(turn)
-                return
-            self._turns.popleft()
-            if not self._turns:
-                return
-            followers = []
-            while self._turns and self._turns[0].taken:
-                followers.append(self._turns.popleft())
-            for follower in followers:
-                follower.taken = False
-                if follower.settled:
-                    _wake(follower)
-            left = [follower for follower in followers if not follower.settled and not follower.abandoned]
-            self._turns.extendleft(reversed(left))
+            if self._turns and self._turns[0] is turn:
+                if len(self._turns) > 1:
+                    self._release_group(turn)
+                else:
+                    self._turns.popleft()
+            elif turn in self._turns:
+                turn.abandoned = True
+                if not turn.taken:
+                    self._turns.remove(turn)
             if self._turns:
                 _wake(self._turns[0])
+
+    def _release_group(self, leader: Turn[Request, Result]) -> None:
+        """Wake whose request is settled, and leave the others in the queue; all of that again, or nothing,
+        when it is interrupted and called again.
+        """
+        left: deque[Turn[Request, Result]] = deque()
+        for turn in self._turns:
+            if turn.taken and turn.settled:
+                _wake(turn)
+            elif turn is not leader and not turn.abandoned:
+                turn.taken = False
+                left.append(turn)
+        self._turns = left
 
 
 def _wake(turn: Turn[Request, Result]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import linecache
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +38,9 @@ class Desk:
         self.started = threading.Event()
         self.fail_with: BaseException | None = None
         self.queue: WriteQueue[str, str] = WriteQueue(
-            self.commit, joinable=lambda one, other: one[0] == other[0]
+            self.commit,
+            joinable=lambda one, other: one[0] == other[0],
+            costly=lambda request: request.startswith("costly"),
         )
 
     def commit(self, turns: Sequence[Turn[str, str]]) -> None:
@@ -196,6 +201,136 @@ def test_a_caller_interrupted_while_it_waits_leaves_the_queue_sound(desk: Desk, 
     assert desk.queue.submit("a at last") == "done a at last"
     written = [request for group in desk.groups for request in group]
     assert ("a of the main thread" in written) is taken
+
+
+def test_a_leader_that_is_interrupted_while_it_leaves_keeps_nobody_waiting(desk: Desk) -> None:
+    """At each line of it: Ctrl-C comes when it comes, and all who wait would wait for ever."""
+    for nth in itertools.count():
+        desk.started.clear()
+        desk.go_on.clear()
+        results: dict[str, Any] = {}
+        threads = [desk.behind("b0", results)]
+
+        def others(threads: list[threading.Thread] = threads, results: dict[str, Any] = results) -> None:
+            while len(desk.queue._turns) < 2:
+                time.sleep(0.001)
+            threads += [desk.behind(request, results) for request in ("a1", "a2", "b1")]
+            desk.go_on.set()
+
+        helper = threading.Thread(target=others)
+        helper.start()
+        interrupted = _interrupted_at(nth, lambda: desk.queue.submit("a0"))
+        helper.join(10)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive(), nth
+        assert results == {request: f"done {request}" for request in ("b0", "a1", "a2", "b1")}
+        assert not desk.queue._turns
+        if not interrupted:
+            assert nth > 15, "each line of it was tried"
+            break
+
+
+def _interrupted_at(nth: int, call: Callable[[], object]) -> bool:
+    """Whether the `nth` line that `call` runs of leaving the queue was reached, and interrupted."""
+    reached = 0
+    seen: set[tuple[int, int]] = set()
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        nonlocal reached
+        if frame.f_code.co_name not in {"_leave", "_release_group", "_wake"}:
+            return None
+        if event == "line":
+            line = frame.f_lineno, id(frame)
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            # Its second time on a `with` line a frame leaves the block, where no signal is looked for.
+            if not (text.startswith("with ") and line in seen):
+                reached += 1
+                if reached == nth + 1:
+                    raise KeyboardInterrupt
+            seen.add(line)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+class TestCompany:
+    """Who leads a costly write waits for those that shared the last one."""
+
+    def shared(self, desk: Desk, threads: int) -> dict[str, Any]:
+        """Let so many share a costly write."""
+        results: dict[str, Any] = {}
+        waiting = [desk.behind("c", results), *(desk.behind(f"costly {n}", results) for n in range(threads))]
+        desk.go_on.set()
+        for thread in waiting:
+            thread.join(10)
+        assert desk.groups == [["c"], [f"costly {n}" for n in range(threads)]]
+        desk.groups.clear()
+        return results
+
+    def test_the_next_write_is_shared_by_as_many_though_the_first_of_them_comes_early(
+        self, desk: Desk
+    ) -> None:
+        self.shared(desk, 3)
+        desk.queue._took = 20.0
+        results: dict[str, Any] = {}
+        threads = [desk.behind(f"costly {n}", results) for n in range(3)]
+        for thread in threads:
+            thread.join(10)
+        assert desk.groups == [["costly 0", "costly 1", "costly 2"]]
+        assert results == {f"costly {n}": f"done costly {n}" for n in range(3)}
+
+    def test_who_waits_in_vain_waits_once_and_no_longer_than_the_last_write_took(self, desk: Desk) -> None:
+        self.shared(desk, 3)
+        desk.queue._took = 0.2
+        started = time.monotonic()
+        assert desk.queue.submit("costly alone") == "done costly alone"
+        assert 0.19 < time.monotonic() - started < 5
+        desk.queue._took = 20.0
+        started = time.monotonic()
+        assert desk.queue.submit("costly again") == "done costly again"
+        assert time.monotonic() - started < 5
+        assert desk.groups == [["costly alone"], ["costly again"]]
+
+    def test_nobody_waits_for_a_write_that_costs_little(self, desk: Desk) -> None:
+        self.shared(desk, 3)
+        desk.queue._took = 20.0
+        started = time.monotonic()
+        assert desk.queue.submit("a") == "done a"
+        assert time.monotonic() - started < 5
+
+    def test_an_interrupt_while_a_leader_waits_leaves_the_queue_sound(self, desk: Desk) -> None:
+        self.shared(desk, 3)
+        desk.queue._took = 20.0
+        results: dict[str, Any] = {}
+
+        def interrupt() -> None:
+            while not desk.queue._turns:
+                time.sleep(0.001)
+            threads.append(desk.behind("costly behind", results))
+            time.sleep(0.05)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        main = threading.main_thread().ident
+        assert main is not None
+        threads = [threading.Thread(target=interrupt)]
+        threads[0].start()
+        with pytest.raises(KeyboardInterrupt):
+            desk.queue.submit("costly")
+        desk.queue._company = 1
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert results == {"costly behind": "done costly behind"}
+        assert desk.groups == [["costly behind"]]
 
 
 class TestGroupCommit:
