@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import enum
 import json
 import shutil
 import subprocess
 import sys
+import uuid
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gotong_memfile import MemoryEntry
 from gotong_memfile.codec import (
@@ -19,7 +25,11 @@ from gotong_memfile.codec import (
     encode_entry,
     encode_patched,
     is_blank,
+    object_json,
+    quick_copy,
 )
+from gotong_memfile.draft import _own_copy
+from gotong_memfile.errors import InvalidEntryError
 
 
 def entry(text: str = "x", meta: Any = None, **fields: Any) -> MemoryEntry:
@@ -234,3 +244,64 @@ def test_what_may_be_written_can_be_read_down_to_the_last_level() -> None:
     assert decode_line(written, "working") is not None
     with pytest.raises(InvalidEntryError, match="nested deeper"):
         draft("x", "working", nested(MAX_NESTING))
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+class Mood(str, enum.Enum):
+    CALM = "calm"
+
+
+_ODD = st.sampled_from(
+    [
+        Level.HIGH, Mood.CALM, (1, 2), {1, 2}, b"x", uuid.UUID(int=5), decimal.Decimal("1.0"), object(), 1e300,
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), float("nan"), float("inf"), -0.0, 2**64, -(2**63),
+        10**400, "cut \ud83d", "\ud83d\ude00", "\u2028", 5e-324, 1e22, 1e-7, 123456789012345680.0,
+    ]
+)  # fmt: skip
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | _ODD,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=3) | _ODD.filter(lambda key: not isinstance(key, set)), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def shape(value: Any) -> Any:
+    """A value with the types of all its parts and the order of its keys: what `==` does not tell apart."""
+    if isinstance(value, dict):
+        return dict, [(shape(key), shape(inner)) for key, inner in value.items()]
+    if isinstance(value, list):
+        return list, [shape(inner) for inner in value]
+    return type(value), repr(value)
+
+
+@given(st.dictionaries(st.text(max_size=3), _ANYTHING, max_size=4))
+def test_the_quick_copy_of_a_meta_is_the_careful_one_or_none(meta: dict[str, Any]) -> None:
+    quick = quick_copy(meta)
+    if quick is None:
+        return
+    careful = _own_copy(meta, ("meta",), 2)  # raises where JSON cannot hold it
+    assert shape(quick[0]) == shape(careful)
+    assert quick[1] == object_json(careful)
+
+
+def test_the_quick_copy_is_used_for_what_metas_mostly_are() -> None:
+    meta = {"task": "t-1", "importance": 5, "tags": ["a", "ü"], "score": 0.5, "none": None, "in": {"x": True}}
+    quick = quick_copy(meta)
+    assert quick is not None
+    assert shape(quick[0]) == shape(meta)
+    assert quick[0] is not meta
+
+
+@pytest.mark.parametrize("odd", [float("nan"), b"x", {1}, (1,), {1: 2}, {"a": object()}], ids=repr)
+def test_what_json_cannot_hold_has_no_quick_copy(odd: Any) -> None:
+    assert quick_copy({"a": odd}) is None
+    with pytest.raises(InvalidEntryError):
+        _own_copy({"a": odd}, ("meta",), 2)
